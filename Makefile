@@ -1,0 +1,42 @@
+# Everything a fresh machine with Python and make needs; the network is used for packages only.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench clean
+
+$(VENV)/.made:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[demo]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[bench]'
+	touch $@
+
+demo: $(VENV)/.demo  ## explain bundled photos with the embedded model: demo/index.html
+	$(BIN)/gamlens demo --out demo
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## lint, types, import contract and all tests
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.bench  ## time and memory beside the peers and a plain forward
+	$(BIN)/python benchmarks/cost.py
+
+clean:
+	rm -rf $(VENV) demo gamlens-out

@@ -1,0 +1,28 @@
+"""gamlens: why does a vision model think so?"""
+
+from gamlens import fuse, methods
+from gamlens._version import __version__
+from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.explanation import Explanation, PairExplanation
+from gamlens.geometry import Transform
+from gamlens.lens import Lens
+from gamlens.methods import METHODS, Method
+from gamlens.models import MODELS
+from gamlens.trace import PairTrace, Trace
+
+__all__ = [
+    "METHODS",
+    "MODELS",
+    "Explanation",
+    "GamlensError",
+    "GamlensWarning",
+    "Lens",
+    "Method",
+    "PairExplanation",
+    "PairTrace",
+    "Trace",
+    "Transform",
+    "__version__",
+    "fuse",
+    "methods",
+]

@@ -1,0 +1,201 @@
+"""One forward, one short backward: activations and gradients of the wanted blocks.
+
+The trunk runs without a graph. At the first wanted block the output is detached and asks for a gradient, and only
+what follows is recorded, so memory and time are those of the tail. The model is left as it was found.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gamlens.errors import GamlensError, near
+from gamlens.points import OUTPUT, Point, function_name, tensors
+from gamlens.settle import settled, unwrap
+
+
+@dataclass
+class Tail:
+    """What a forward left, still in the graph: wanted blocks in the order they ran, (B,C,h,w) each."""
+
+    output: Any
+    blocks: dict[str, Tensor]
+    embedding: Tensor | None
+
+
+class _Reader(TorchFunctionMode):
+    """Takes the wanted tensors out of one forward in this thread."""
+
+    def __init__(self, model: nn.Module, blocks: Sequence[Point], embedding: Point | None) -> None:
+        super().__init__()
+        self.model, self.points, self.embedding_point = model, list(blocks), embedding
+        self.thread = threading.get_ident()
+        self.blocks: dict[str, Tensor] = {}
+        self.embedding: Tensor | None = None
+        self.armed: list[tuple[Tensor, Point, int]] = []
+        self.wanted = [*self.points, *([embedding] if embedding is not None else [])]
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        modules = dict(self.model.named_modules())
+        with ExitStack() as stack:
+            for name in dict.fromkeys(point.module for point in self.wanted if point.module != OUTPUT):
+                module = find_module(modules, name)
+                mine = [point for point in self.wanted if point.module == name]
+                if any(point.reads_input for point in mine):
+                    stack.callback(module.register_forward_pre_hook(self._before(mine)).remove)
+                if any(not point.reads_input for point in mine):
+                    stack.callback(module.register_forward_hook(self._after(mine)).remove)
+            if any(point.chain for point in self.wanted):
+                stack.enter_context(self)
+            yield
+
+    def _before(self, points: list[Point]) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
+            if threading.get_ident() != self.thread or not args:
+                return None
+            value = args[0]
+            for point in points:
+                if point.reads_input:
+                    value = self._take(point, value)
+            return (value, *args[1:]) if value is not args[0] else None
+
+        return hook
+
+    def _after(self, points: list[Point]) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            if threading.get_ident() != self.thread:
+                return None
+            value = output
+            for point in points:
+                if not point.reads_input and not point.chain:
+                    value = self._take(point, value)
+            for point in points:
+                if point.chain:
+                    self.armed.append((_tensor(value, point), point, 0))
+            return value if value is not output else None
+
+        return hook
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not self.armed:
+            return result
+        name, read = function_name(func), {id(tensor) for tensor in tensors(args)}
+        for entry in [entry for entry in self.armed if id(entry[0]) in read]:
+            _, point, step = entry
+            if name != point.chain[step]:
+                continue
+            self.armed.remove(entry)
+            if step + 1 < len(point.chain):
+                self.armed.append((_tensor(result, point), point, step + 1))
+            else:
+                result = self._take(point, result)
+        return result
+
+    def _take(self, point: Point, value: Any) -> Any:
+        """Keep the tensor; hand on a copy, so that in-place work that follows cannot reach what was kept."""
+        tensor = _tensor(value, point)
+        if point == self.embedding_point:
+            if self.embedding is not None:
+                raise GamlensError(f"The embedding layer {str(point)!r} ran twice in one forward: name another one.")
+            self.embedding = tensor
+        if point not in self.points:
+            return value
+        name = str(point)
+        if name in self.blocks:
+            raise GamlensError(
+                f"Block {name!r} runs more than once in one forward, so it has no single activation: "
+                "name a block that runs once, or call the shared part by itself."
+            )
+        if tensor.ndim != 4 or not tensor.is_floating_point():
+            raise GamlensError(
+                f"Block {name!r} gives {tuple(tensor.shape)} of {tensor.dtype}; an activation is (B,C,h,w) and real: "
+                "name a block before the features are flattened."
+            )
+        torch.set_grad_enabled(True)
+        kept = tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)
+        self.blocks[name] = kept
+        copy = kept.clone()
+        if point == self.embedding_point:
+            self.embedding = copy
+        return copy
+
+    def missing(self) -> list[str]:
+        return [str(point) for point in self.points if str(point) not in self.blocks]
+
+
+def forward(
+    model: nn.Module,
+    batch: Tensor,
+    blocks: Sequence[Point],
+    *,
+    embedding: Point | None = None,
+    precision: torch.dtype | None = None,
+) -> Tail:
+    """Run `model` once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output, in the graph."""
+    model = unwrap(model)
+    reader = _Reader(model, blocks, embedding)
+    with settled(model), reader.attached():
+        batch = batch.clone() if batch.is_inference() else batch
+        amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
+        try:
+            with amp:
+                output = model(batch)
+        except GamlensError:
+            raise
+        except Exception as error:
+            raise GamlensError(
+                f"The model failed on a batch of shape {tuple(batch.shape)}, {batch.dtype}, {batch.device}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    if missing := reader.missing():
+        raise GamlensError(
+            f"Block {missing[0]!r} did not run in this forward: name one that the model calls, "
+            "as `lens.blocks` or `gamlens blocks` list them."
+        )
+    if embedding is not None and embedding.module == OUTPUT:
+        reader.embedding = _tensor(output, embedding)
+    if embedding is not None and reader.embedding is None:
+        raise GamlensError(f"The embedding layer {str(embedding)!r} did not run in this forward: name another one.")
+    return Tail(output, reader.blocks, reader.embedding)
+
+
+def gradients(score: Tensor, blocks: dict[str, Tensor], *, keep_graph: bool) -> dict[str, Tensor]:
+    """d(sum of score)/d(block) for each block; the items of a batch do not mix. No `.grad` is touched."""
+    if not score.requires_grad:
+        raise GamlensError(
+            "The score does not depend on the wanted blocks through anything that has a gradient: is there a "
+            "torch.no_grad() or a .detach() inside the model's forward, or in the score function?"
+        )
+    with torch.inference_mode(False), torch.enable_grad():
+        found = torch.autograd.grad(score.sum(), list(blocks.values()), retain_graph=keep_graph, allow_unused=True)
+    for name, gradient in zip(blocks, found, strict=True):
+        if gradient is None:
+            raise GamlensError(
+                f"The score does not depend on block {name!r}: name blocks on the way from the image to the score."
+            )
+    return dict(zip(blocks, found, strict=True))
+
+
+def find_module(modules: dict[str, nn.Module], name: str) -> nn.Module:
+    """The module of that dotted name, or an error with near matches."""
+    if name in modules and name:
+        return modules[name]
+    raise GamlensError(f"The model has no module {name!r}: {near(name, [option for option in modules if option])}")
+
+
+def _tensor(value: Any, point: Point) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    raise GamlensError(
+        f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside it, or after it, "
+        "that gives one."
+    )

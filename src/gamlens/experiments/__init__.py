@@ -1,0 +1,1 @@
+"""What the paper shows, and a first page to look at."""

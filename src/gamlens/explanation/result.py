@@ -1,0 +1,259 @@
+"""The result: maps, one row per image and target, and what can be done with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gamlens import locate, render
+from gamlens.errors import GamlensError
+from gamlens.geometry import Frame
+from gamlens.images import Picture
+
+NO_CLASS = -1
+SHOWN = 12
+Rows = int | slice | Sequence[int] | Sequence[bool] | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Saliency maps. Row r explains `targets[r]` on image `index[r]`.
+
+    maps (R,H,W) float32 in [0,1] at the model's input size; blocks {name: (R,H,W)}, each block's own map;
+    scores (R,); targets (R,) class indices, -1 where the score is not a class; index (R,).
+    `about` says how it was made: model, weights, method, n, fuse, score, blocks, versions.
+    """
+
+    maps: Tensor
+    blocks: dict[str, Tensor]
+    scores: Tensor
+    targets: Tensor
+    index: Tensor
+    pictures: tuple[Picture, ...]
+    frames: tuple[Frame, ...]
+    labels: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.maps)
+
+    def __repr__(self) -> str:
+        rows = ", ".join(
+            f"{name} {score:.3g}" for name, score in zip(self.names[:3], self.scores.tolist(), strict=False)
+        )
+        more = ", ..." if len(self) > 3 else ""
+        size = "x".join(map(str, self.maps.shape[1:]))
+        return f"<Explanation of {len(self)} by {self.about.get('method', '?')}, {size}: {rows}{more}>"
+
+    def __getitem__(self, rows: Rows) -> Explanation:
+        """Some rows, by number, slice, list or mask; one number keeps its row dimension."""
+        keep = torch.arange(len(self))[_selector(rows, len(self))].reshape(-1)
+        keep = keep.to(self.maps.device)
+        images = self.index[keep].tolist()
+        order = {image: place for place, image in enumerate(dict.fromkeys(images))}
+        return replace(
+            self,
+            maps=self.maps[keep],
+            blocks={name: maps[keep] for name, maps in self.blocks.items()},
+            scores=self.scores[keep],
+            targets=self.targets[keep],
+            index=self.index.new_tensor([order[image] for image in images]),
+            pictures=tuple(self.pictures[image] for image in order),
+            frames=tuple(self.frames[image] for image in order),
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The class each row explains, by name where the model has labels; the score's name otherwise."""
+        return [self._name(target) for target in self.targets.tolist()]
+
+    def _name(self, target: int) -> str:
+        if target == NO_CLASS:
+            return str(self.about.get("score", "score"))
+        return self.labels[target] if target < len(self.labels) else f"class {target}"
+
+    def picture(self, i: int = 0) -> Picture:
+        return self.pictures[int(self.index[i])]
+
+    def image(self, i: int = 0) -> Image.Image:
+        """The original image of row i, upright, in RGB."""
+        return self.picture(i).open()
+
+    def full(self, i: int = 0, *, block: str | None = None) -> Tensor:
+        """Row i's map at the original image's size, (H,W) in [0,1]; or that of one block."""
+        maps = self.maps if block is None else self._block(block)
+        return self.frames[int(self.index[i])].map(maps[i])
+
+    def _block(self, name: str) -> Tensor:
+        if name not in self.blocks:
+            raise GamlensError(f"There is no map of block {name!r}; there are {', '.join(self.blocks)}.")
+        return self.blocks[name]
+
+    def overlay(
+        self,
+        i: int = 0,
+        *,
+        block: str | None = None,
+        opacity: float = 0.7,
+        cmap: str = "ember",
+        style: str = "heat",
+        threshold: float | None = None,
+        mode: locate.BoxMode = "all",
+    ) -> Image.Image:
+        """Row i's map over the original image; with a threshold, its box as well."""
+        boxes = [] if threshold is None else [box for box in self[i].boxes(threshold, mode).tolist() if any(box)]
+        full = self.full(i, block=block).cpu().numpy()
+        return render.overlay(self.image(i), full, opacity=opacity, cmap=cmap, style=style, boxes=boxes)
+
+    def boxes(self, threshold: float = 0.25, mode: locate.BoxMode = "all") -> Tensor:
+        """Box x0,y0,x1,y1 of each row in original pixels, half-open: (R,4); zeros where there is none."""
+        found = locate.boxes(self.maps, threshold=threshold, mode=mode)
+        return torch.cat(
+            [self.frames[image].boxes(found[row : row + 1]) for row, image in enumerate(self.index.tolist())]
+        )
+
+    def masks(self, threshold: float = 0.25) -> list[Tensor]:
+        """Where each row's map reaches the threshold, in original pixels: R tensors (H,W) of bool."""
+        locate.check_threshold(threshold)
+        return [self.full(row) >= threshold for row in range(len(self))]
+
+    def cpu(self) -> Explanation:
+        return replace(
+            self,
+            maps=self.maps.cpu(),
+            blocks={name: maps.cpu() for name, maps in self.blocks.items()},
+            scores=self.scores.cpu(),
+            targets=self.targets.cpu(),
+            index=self.index.cpu(),
+            pictures=tuple(picture.cpu() for picture in self.pictures),
+        )
+
+    def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The maps as an array (R,H,W)."""
+        return np.asarray(self.maps.cpu().numpy())
+
+    def save(self, folder: str, *, cmap: str = "ember", style: str = "heat") -> list[str]:
+        """Write one overlay PNG a row, the maps (maps.npz) and what they are (explanation.json); returns the files."""
+        from gamlens.explanation.files import save
+
+        return save(self, folder, cmap=cmap, style=style)
+
+    @classmethod
+    def load(cls, folder: str) -> Explanation:
+        """Read back what `save` wrote."""
+        from gamlens.explanation.files import load
+
+        return load(folder)
+
+    def _repr_html_(self) -> str:
+        """The overlays of the first rows, for a notebook."""
+        rows = zip(range(SHOWN), self.names, self.scores.tolist(), strict=False)
+        return render.fragment(
+            [
+                render.Panel(self.overlay(row), name, f"{score:.4g}", f"{name}: saliency over the image")
+                for row, name, score in rows
+            ]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PairExplanation:
+    """Both maps of each pair: `x` and `y` are Explanations whose row p belongs to pair p; scores (P,)."""
+
+    x: Explanation
+    y: Explanation
+    scores: Tensor
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{score:.3g}" for score in self.scores.tolist()[:4])
+        about = self.x.about
+        return f"<PairExplanation of {len(self)} by {about.get('method', '?')}, {about.get('score', '?')}: {scores}>"
+
+    def __getitem__(self, rows: Rows) -> PairExplanation:
+        x = self.x[rows]
+        return PairExplanation(x, self.y[rows], x.scores)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        return self.x.about
+
+    def cpu(self) -> PairExplanation:
+        return PairExplanation(self.x.cpu(), self.y.cpu(), self.scores.cpu())
+
+    def numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.float32]], np.ndarray[Any, np.dtype[np.float32]]]:
+        return self.x.numpy(), self.y.numpy()
+
+    def overlay(self, i: int = 0, *, opacity: float = 0.7, cmap: str = "ember") -> Image.Image:
+        """Both overlays of pair i side by side, at one height."""
+        sides = [side.overlay(i, opacity=opacity, cmap=cmap) for side in (self.x, self.y)]
+        return render.beside(sides)
+
+    def save(self, folder: str, *, cmap: str = "ember") -> list[str]:
+        """Write both sides below `folder` (x/, y/) and a PNG of each pair; returns the files."""
+        from gamlens.explanation.files import save_pair
+
+        return save_pair(self, folder, cmap=cmap)
+
+    @classmethod
+    def load(cls, folder: str) -> PairExplanation:
+        from gamlens.explanation.files import load
+
+        x = load(f"{folder}/x")
+        return cls(x, load(f"{folder}/y"), x.scores)
+
+    def _repr_html_(self) -> str:
+        rows = zip(range(SHOWN), self.scores.tolist(), strict=False)
+        return render.fragment(
+            [
+                render.Panel(self.overlay(row), self.x.names[row], f"{score:.4g}", "both maps of a pair")
+                for row, score in rows
+            ]
+        )
+
+
+def concat(parts: Iterable[Explanation]) -> Explanation:
+    """Explanations made the same way, one after another."""
+    items = list(parts)
+    if len(items) == 1:
+        return items[0]
+    shift, index = 0, []
+    for item in items:
+        index.append(item.index + shift)
+        shift += len(item.pictures)
+    return replace(
+        items[0],
+        maps=torch.cat([item.maps for item in items]),
+        blocks={name: torch.cat([item.blocks[name] for item in items]) for name in items[0].blocks},
+        scores=torch.cat([item.scores for item in items]),
+        targets=torch.cat([item.targets for item in items]),
+        index=torch.cat(index),
+        pictures=tuple(picture for item in items for picture in item.pictures),
+        frames=tuple(frame for item in items for frame in item.frames),
+    )
+
+
+def file_stem(text: str, *, longest: int = 60) -> str:
+    """`text` as part of a file name.
+
+    >>> file_stem("Egyptian cat / tabby")
+    'Egyptian-cat-tabby'
+    """
+    return re.sub(r"[^\w.]+", "-", text).strip("-.")[:longest] or "image"
+
+
+def _selector(rows: Rows, count: int) -> Any:
+    if isinstance(rows, int):
+        if not -count <= rows < count:
+            raise IndexError(f"row {rows} of {count}")
+        return rows
+    return rows.cpu() if isinstance(rows, Tensor) else rows if isinstance(rows, slice) else torch.as_tensor(rows)

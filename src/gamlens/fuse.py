@@ -1,0 +1,69 @@
+"""RSZ, NRM and the mean over blocks (GAM paper, Eqs. 1 and 2). Nothing here works in place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gamlens.errors import GamlensError, GamlensWarning, near
+
+FUSIONS = ("mean", "max", "product")
+Fusion = Literal["mean", "max", "product"] | Sequence[float]
+
+
+def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bicubic to `size` (height, width), align_corners=False, no antialias: (B,h,w) -> (B,H,W)."""
+    return F.interpolate(maps[:, None], size=size, mode="bicubic", align_corners=False)[:, 0]
+
+
+def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Each map brought to [0,1] by its own minimum and maximum: (B,H,W) -> (B,H,W), (B,) flat or broken.
+
+    A flat map (max = min) or one with a value that is not finite becomes zeros and is flagged.
+    """
+    low, high = maps.amin(dim=(1, 2), keepdim=True), maps.amax(dim=(1, 2), keepdim=True)
+    usable = (high > low) & (high - low).isfinite()
+    span = torch.where(usable, high - low, 1)
+    return torch.where(usable, (maps - low) / span, 0).clamp(0, 1), ~usable[:, 0, 0]
+
+
+def normalize(maps: Tensor) -> Tensor:
+    """Per-map min-max to [0,1]: (B,H,W) -> (B,H,W). A flat or broken map becomes zeros, with a warning.
+
+    >>> normalize(torch.tensor([[[1.0, 2.0], [3.0, 5.0]]]))
+    tensor([[[0.0000, 0.2500],
+             [0.5000, 1.0000]]])
+    """
+    result, flat = min_max(maps)
+    if bool(flat.any()):
+        rows = ", ".join(map(str, flat.nonzero()[:, 0].tolist()))
+        warnings.warn(f"Flat or non-finite map, set to zeros: row {rows}.", GamlensWarning, stacklevel=2)
+    return result
+
+
+def fuse(maps: Sequence[Tensor], how: Fusion = "mean") -> Tensor:
+    """One map from those of several blocks, not normalised again: [(B,H,W)] -> (B,H,W).
+
+    `how` is "mean" (Eq. 2), "max", "product", or one weight a map, in the same order (a weighted mean).
+
+    >>> fuse([torch.tensor([[[0.0, 1.0]]]), torch.tensor([[[1.0, 1.0]]])])
+    tensor([[[0.5000, 1.0000]]])
+    """
+    if not maps:
+        raise GamlensError("There is no map to fuse: give at least one.")
+    stack = torch.stack(list(maps))
+    if isinstance(how, str):
+        if how not in FUSIONS:
+            raise GamlensError(f"There is no fusion {how!r}: {near(how, FUSIONS)} Or give one weight a block.")
+        return {"mean": stack.mean(dim=0), "max": stack.amax(dim=0), "product": stack.prod(dim=0)}[how]
+    weights = torch.as_tensor(how, dtype=stack.dtype, device=stack.device)
+    if weights.shape != (len(maps),) or not bool((weights >= 0).all()) or not bool(weights.sum() > 0):
+        raise GamlensError(
+            f"fuse needs one weight a block, none negative and not all zero: {len(maps)} blocks, weights {list(how)}."
+        )
+    return torch.einsum("n,nbhw->bhw", weights / weights.sum(), stack)

@@ -1,0 +1,171 @@
+"""From the original image to the model's input, and back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from gamlens.errors import GamlensError, GamlensWarning
+
+Size = tuple[int, int]
+Mode = Literal["squash", "crop"]
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the model's input lies in the original image.
+
+    `window` is the part (x0, y0, x1, y1), in original pixels, that the model saw, stretched to `size`.
+    """
+
+    original: Size
+    size: Size
+    window: tuple[float, float, float, float]
+
+    @classmethod
+    def whole(cls, original: Size, size: Size) -> Frame:
+        return cls(original, size, (0.0, 0.0, float(original[1]), float(original[0])))
+
+    def boxes(self, boxes: Tensor) -> Tensor:
+        """(N,4) boxes x0,y0,x1,y1 in input pixels -> the same in original pixels, clipped."""
+        x0, y0, x1, y1 = self.window
+        scale = boxes.new_tensor([(x1 - x0) / self.size[1], (y1 - y0) / self.size[0]]).repeat(2)
+        moved = boxes * scale + boxes.new_tensor([x0, y0, x0, y0])
+        limit = boxes.new_tensor([self.original[1], self.original[0]]).repeat(2)
+        return torch.minimum(moved.clamp(min=0), limit)
+
+    def map(self, map: Tensor) -> Tensor:
+        """(H,W) at input size -> (H,W) at the original's size; zero where the model did not look."""
+        x0, y0, x1, y1 = (round(value) for value in self.window)
+        part = F.interpolate(
+            map[None, None].float(), size=(max(y1 - y0, 1), max(x1 - x0, 1)), mode="bilinear", antialias=True
+        )[0, 0]
+        canvas = part.new_zeros(self.original)
+        top, left, bottom, right = max(y0, 0), max(x0, 0), min(y1, self.original[0]), min(x1, self.original[1])
+        canvas[top:bottom, left:right] = part[top - y0 : bottom - y0, left - x0 : right - x0]
+        return canvas.clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Transform:
+    """PIL image -> (C,H,W), resized bicubically on uint8, then normalised.
+
+    `squash` shows the model the whole image, stretched to `size`; `crop` resizes the short side to `short` and
+    takes the centre.
+    """
+
+    size: Size = (224, 224)
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    mode: Mode = "squash"
+    short: int = 256
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("squash", "crop"):
+            raise GamlensError(f"A transform is 'squash' or 'crop', not {self.mode!r}.")
+        if self.mode == "crop" and self.short < max(self.size):
+            raise GamlensError(f"Cannot crop {self.size} from an image whose short side is {self.short}.")
+
+    def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
+        frame = Frame.whole((image.height, image.width), self.size)
+        if self.mode == "squash":
+            small = image.resize((self.size[1], self.size[0]), Image.Resampling.BICUBIC)
+        else:
+            width, height, left, top = self._crop(image.width, image.height)
+            small = image.resize((width, height), Image.Resampling.BICUBIC)
+            small = small.crop((left, top, left + self.size[1], top + self.size[0]))
+            sx, sy = image.width / width, image.height / height
+            window = (left * sx, top * sy, (left + self.size[1]) * sx, (top + self.size[0]) * sy)
+            frame = Frame(frame.original, self.size, window)
+        pixels = torch.from_numpy(np.asarray(small, dtype=np.float32).reshape(*self.size, -1) / 255)
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        if pixels.shape[2] != len(self.mean):
+            raise GamlensError(f"The transform has {len(self.mean)} channels, the image {pixels.shape[2]}.")
+        return ((pixels - mean) / std).permute(2, 0, 1), frame
+
+    def _crop(self, width: int, height: int) -> tuple[int, int, int, int]:
+        if width <= height:
+            width, height = self.short, int(self.short * height / width)
+        else:
+            width, height = int(self.short * width / height), self.short
+        return width, height, round((width - self.size[1]) / 2), round((height - self.size[0]) / 2)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A user's own callable on PIL images; the geometry is read from its torchvision parts."""
+
+    fn: Callable[[Image.Image], Any]
+
+    def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
+        tensor = self.fn(image)
+        if not isinstance(tensor, Tensor) or tensor.ndim != 3:
+            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise GamlensError(f"The transform must turn a PIL image into a (C,H,W) tensor; it gave {found}.")
+        size = (int(tensor.shape[1]), int(tensor.shape[2]))
+        return tensor, Frame((image.height, image.width), size, self._window(image, size))
+
+    def _window(self, image: Image.Image, size: Size) -> tuple[float, float, float, float]:
+        width, height, left, top = image.width, image.height, 0.0, 0.0
+        seen_w, seen_h = float(width), float(height)
+        for step in _steps(self.fn):
+            kind, value = step
+            if kind == "resize" and isinstance(value, int):
+                short = min(width, height)
+                width, height = int(value * width / short), int(value * height / short)
+            elif kind == "resize":
+                height, width = value
+            elif kind == "crop":
+                sx, sy = seen_w / width, seen_h / height
+                left += round((width - value[1]) / 2) * sx
+                top += round((height - value[0]) / 2) * sy
+                seen_w, seen_h, width, height = value[1] * sx, value[0] * sy, value[1], value[0]
+            else:
+                warnings.warn(
+                    f"The transform's {value} is not understood: maps are laid over the whole image.",
+                    GamlensWarning,
+                    stacklevel=4,
+                )
+                return 0.0, 0.0, float(image.width), float(image.height)
+        return left, top, left + seen_w, top + seen_h
+
+
+_HARMLESS = {
+    *("ToTensor", "Normalize", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype", "Grayscale", "RGB"),
+    *("MaybeToTensor", "ToPureTensor"),
+}
+
+
+def _steps(fn: Any) -> list[tuple[str, Any]]:
+    """What a torchvision transform does to the geometry: ("resize", size), ("crop", (h, w)), ("unknown", name)."""
+    name = type(fn).__name__
+    if name == "Compose":
+        return [step for part in fn.transforms for step in _steps(part)]
+    if name == "ImageClassification":
+        side = _pair(fn.crop_size)
+        return [*_resize(fn.resize_size), ("crop", side)]
+    if name == "Resize":
+        return _resize(fn.size)
+    if name == "CenterCrop":
+        return [("crop", _pair(fn.size))]
+    return [] if name in _HARMLESS else [("unknown", name)]
+
+
+def _resize(size: Any) -> list[tuple[str, Any]]:
+    sides = [size] if isinstance(size, int) else list(size)
+    return [("resize", sides[0] if len(sides) == 1 else (sides[0], sides[1]))]
+
+
+def _pair(size: Any) -> Size:
+    sides = [size] if isinstance(size, int) else list(size)
+    return (sides[0], sides[-1])

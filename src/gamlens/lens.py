@@ -1,0 +1,318 @@
+"""The one thing that holds state: a model, and how to look through it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gamlens import capture, models, scores, targets
+from gamlens._version import __version__
+from gamlens.capture import Tail
+from gamlens.errors import GamlensError, near
+from gamlens.explanation import NO_CLASS, Explanation, PairExplanation, concat
+from gamlens.fuse import Fusion
+from gamlens.geometry import Foreign, Frame, Transform
+from gamlens.images import Picture, pictures
+from gamlens.models import Binding, Layout, Network, Output, pick
+from gamlens.points import Point
+from gamlens.settle import unwrap
+from gamlens.trace import Origin, PairTrace, Rows, Trace, check_score, last_blocks
+
+PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Lens:
+    """Looks at a model's reasons.
+
+    `model_or_name`: an nn.Module or a name of MODELS. `weights`: a file, a state dict, or "random".
+    `blocks`: names in place of the discovered ones ("layer4", "features:relu"). `embedding`: the layer whose output
+    pairs are compared by ("fc1", "fc:input", "output"). `output`: key, index or callable that picks the class scores
+    out of what the model returns. `transform`: "squash" (default), "crop", a Transform, or a callable on PIL images.
+    `labels`: class names. `precision`: "fp32", or "bf16" / "fp16" autocast.
+    """
+
+    def __init__(
+        self,
+        model_or_name: nn.Module | str,
+        *,
+        weights: models.Weights = None,
+        blocks: Sequence[str] | None = None,
+        embedding: str | None = None,
+        output: Output = None,
+        transform: str | Transform | Callable[[Any], Any] | None = None,
+        labels: Sequence[str] | None = None,
+        device: str | torch.device | None = None,
+        precision: str = "fp32",
+        compile: bool = False,
+    ) -> None:
+        network = models.load(model_or_name, weights=weights)
+        if precision not in PRECISIONS:
+            raise GamlensError(f"There is no precision {precision!r}: {near(str(precision), PRECISIONS)}")
+        if compile:
+            raise GamlensError("compile=True is not available in this version: leave it out; maps are the same.")
+        self.model: nn.Module = network.module if device is None else network.module.to(device)
+        self.name, self.weights, self.multi_label = network.name, network.weights, network.multi_label
+        self.labels: tuple[str, ...] = tuple(labels) if labels is not None else network.labels
+        self.precision = precision
+        self.transform = _transform(transform, network)
+        self._output = output
+        self._inner = unwrap(self.model)
+        self._asked = models.named(self._inner, blocks)
+        place = models.named(self._inner, [embedding] if embedding is not None else None)
+        self._asked_embedding = place[0] if place else None
+        self._binding: Binding | None = None
+        self._try_layout(network)
+
+    # What the lens knows about the model
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The blocks that are read, in the order they run; n counts from the end."""
+        return tuple(str(point) for point in self._bound().points)
+
+    @property
+    def embedding(self) -> str:
+        """What pairs are compared by."""
+        return str(self._asked_embedding or self.layout.embedding)
+
+    @property
+    def layout(self) -> Layout:
+        """What discovery found: stages with their shapes and strides, and the embedding."""
+        layout = self._bound().layout
+        if layout is None:
+            raise GamlensError("The blocks were named by hand and no others could be found: name the embedding too.")
+        return layout
+
+    def __repr__(self) -> str:
+        blocks = ", ".join(self.blocks) if self._binding else "blocks are found at the first image"
+        return f"<Lens {self.name} ({self.weights}): {blocks}>"
+
+    # Looking
+
+    def trace(
+        self,
+        images: Any,
+        target: Any = None,
+        *,
+        n: int | None = 2,
+        score: str | scores.OutputScore = "logit",
+    ) -> Trace:
+        """One forward and one short backward: a Trace that explains by any method and any number up to n blocks.
+
+        `target`: None for the top class, a class (index or name) for all images, or one entry an image, each a
+        class, None, or a list of them. `score`: "logit", "probability", "sigmoid", or a callable on the model's
+        output that gives one number an image. n=None captures every block.
+        """
+        return self._trace(images, target, n=n, score=score, keep=True)
+
+    def classify(
+        self,
+        images: Any,
+        target: Any = None,
+        *,
+        method: str = "gam",
+        n: int = 2,
+        fuse: Fusion = "mean",
+        score: str | scores.OutputScore = "logit",
+        batch_size: int = 32,
+    ) -> Explanation:
+        """Why this class? Trace and explain, `batch_size` images at a time."""
+        items = list(pictures(images))
+        if len(items) <= batch_size:
+            return self._trace(items, target, n=n, score=score, keep=False).explain(method, n, fuse)
+        aims = targets.per_image(target, len(items))
+        parts = (
+            self._trace(items[i : i + batch_size], aims[i : i + batch_size], n=n, score=score, keep=False)
+            for i in range(0, len(items), batch_size)
+        )
+        return concat([part.explain(method, n, fuse) for part in parts])
+
+    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2) -> PairTrace:
+        """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
+        left, right = list(pictures(x)), list(pictures(y))
+        if len(left) != len(right) and 1 not in (len(left), len(right)):
+            raise GamlensError(f"x holds {len(left)} images and y {len(right)}: give as many, or 1 against N.")
+        pairs = max(len(left), len(right))
+        sides = [self._batch(side) for side in (left, right)]
+        batches = [batch.expand(pairs, -1, -1, -1) for batch, _, _ in sides]
+        if batches[0].shape == batches[1].shape:
+            tails: tuple[Tail, ...] = (self._forward(torch.cat(batches), n, embedding=True),)
+            both = self._embedding(tails[0], 2 * pairs)
+            embeddings = (both[:pairs], both[pairs:])
+        else:
+            tails = tuple(self._forward(batch, n, embedding=True) for batch in batches)
+            embeddings = (self._embedding(tails[0], pairs), self._embedding(tails[1], pairs))
+        origins = [self._origin(_repeat(side[1], pairs), _repeat(side[2], pairs)) for side in sides]
+        sizes = [(int(batch.shape[2]), int(batch.shape[3])) for batch in batches]
+        return PairTrace(tails, embeddings, (origins[0], origins[1]), (sizes[0], sizes[1]))
+
+    def compare(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        score: str | scores.PairScore = "cosine",
+        method: str = "gam",
+        n: int = 2,
+        fuse: Fusion = "mean",
+    ) -> PairExplanation:
+        """Why similar? Both maps of each pair. `score`: "cosine", "dot", or a callable on two embeddings (P,D)."""
+        pair = self.trace_pair(x, y, n=n)
+        pair.sides(score, keep=False)
+        return pair.release().explain(method, n, fuse, score=score)
+
+    # The steps
+
+    def _trace(self, images: Any, target: Any, *, n: int | None, score: str | scores.OutputScore, keep: bool) -> Trace:
+        batch, shown, frames = self._batch(images)
+        tail = self._forward(batch, n)
+        origin = self._origin(shown, frames)
+        size = (int(batch.shape[2]), int(batch.shape[3]))
+        if not isinstance(score, str):
+            return self._trace_callable(tail, target, score, origin, size, len(shown))
+        rule = scores.find_class_score(score, multi_label=self.multi_label)
+        output = self._class_scores(tail, len(shown))
+        with torch.inference_mode(False), torch.enable_grad():
+            values = rule(output if output.dtype == torch.float64 else output.float())
+        origin = replace(origin, about={**origin.about, "score": score})
+        activations = {name: block.detach() for name, block in tail.blocks.items()}
+
+        def aim(target: Any, *, keep: bool = True) -> Trace:
+            wanted = targets.resolve(target, output.detach(), self.labels)
+            chosen = values[wanted.index, wanted.targets]
+            check_score(chosen, len(wanted.index))
+            gradients = targets.gradients(values, wanted, tail.blocks, keep_graph=keep)
+            rows = Rows(activations, gradients, chosen.detach(), wanted.targets, wanted.index, size, origin)
+            return Trace(rows, output.detach(), score, self.multi_label, aim if keep else None)
+
+        return aim(target, keep=keep)
+
+    def _trace_callable(
+        self, tail: Tail, target: Any, score: scores.OutputScore, origin: Origin, size: tuple[int, int], count: int
+    ) -> Trace:
+        if target is not None:
+            raise GamlensError("A callable score says itself what is explained: leave target out.")
+        with torch.inference_mode(False), torch.enable_grad():
+            value = score(tail.output if self._output is None else pick(tail.output, self._output))
+        check_score(value, count)
+        name = getattr(score, "__name__", "score")
+        gradients = capture.gradients(value, tail.blocks, keep_graph=False)
+        activations = {block: h.detach() for block, h in tail.blocks.items()}
+        none = torch.full((count,), NO_CLASS, device=value.device)
+        origin = replace(origin, about={**origin.about, "score": name})
+        rows = Rows(activations, gradients, value.detach(), none, tuple(range(count)), size, origin)
+        return Trace(rows, None, name, self.multi_label)
+
+    def _forward(self, batch: Tensor, n: int | None, *, embedding: bool = False) -> Tail:
+        names = [str(point) for point in self._bound(batch).points]
+        wanted = [Point.parse(name) for name in last_blocks(names, len(names) if n is None else n)]
+        place = Point.parse(self.embedding) if embedding else None
+        tail = capture.forward(self.model, batch, wanted, embedding=place, precision=PRECISIONS[self.precision])
+        for name, block in tail.blocks.items():
+            if not bool(block.detach().isfinite().all()):
+                raise GamlensError(
+                    f"Block {name!r} of {self.name} has values that are not finite: are there NaN or infinite weights, "
+                    "or pixels, or does half precision overflow?"
+                )
+        return tail
+
+    def _class_scores(self, tail: Tail, count: int) -> Tensor:
+        output = pick(tail.output, self._output)
+        if output.ndim != 2 or len(output) != count or not output.is_floating_point():
+            raise GamlensError(
+                f"The output has the shape {tuple(output.shape)}; class scores are ({count}, classes). Pick them with "
+                "output=, or give score= a callable on the output that returns one number an image."
+            )
+        return output
+
+    def _embedding(self, tail: Tail, count: int) -> Tensor:
+        value = tail.embedding
+        if value is None or len(value) != count or value.numel() == 0:
+            raise GamlensError(
+                f"The embedding {self.embedding!r} does not give one vector an image: name another layer."
+            )
+        return value.flatten(1)
+
+    def _batch(self, images: Any) -> tuple[Tensor, tuple[Picture, ...], tuple[Frame, ...]]:
+        """Images as the model takes them, (B,C,H,W) on its device and of its dtype."""
+        shown, tensors, frames = [], [], []
+        scale = (self.transform.mean, self.transform.std) if isinstance(self.transform, Transform) else None
+        items = images if _are_pictures(images) else pictures(images)
+        for picture in items:
+            if picture.tensor is not None:
+                tensor = picture.tensor
+                size = (int(tensor.shape[1]), int(tensor.shape[2]))
+                frame, picture = Frame.whole(size, size), replace(picture, scale=scale)
+            else:
+                image = picture.open()
+                grey = isinstance(self.transform, Transform) and len(self.transform.mean) == 1
+                tensor, frame = self.transform(image.convert("L") if grey else image)
+            shown.append(picture)
+            tensors.append(tensor)
+            frames.append(frame)
+        if len({tensor.shape for tensor in tensors}) > 1:
+            found = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in tensors}))
+            raise GamlensError(
+                f"The images of one call must come out at one size; found {found}: one call for each size."
+            )
+        like = self._parameter(tensors[0])
+        return torch.stack(tensors).to(like.device, like.dtype), tuple(shown), tuple(frames)
+
+    def _origin(self, shown: tuple[Picture, ...], frames: tuple[Frame, ...]) -> Origin:
+        about = {
+            "model": self.name,
+            "weights": self.weights,
+            "precision": self.precision,
+            "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+        return Origin(shown, frames, self.labels, about)
+
+    # Finding the blocks
+
+    def _try_layout(self, network: Network) -> None:
+        """Find the blocks at once, at the usual input size; a model that takes another waits for its first image."""
+        first = next((layer for layer in self._inner.modules() if isinstance(layer, nn.Conv2d)), None)
+        channels = first.in_channels if first is not None else 3
+        like = self._parameter(torch.empty(0))
+        with suppress(GamlensError):
+            self._bound(torch.zeros(1, channels, *network.size, device=like.device, dtype=like.dtype))
+
+    def _bound(self, batch: Tensor | None = None) -> Binding:
+        if self._binding is None:
+            if batch is None:
+                raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
+            self._binding = models.bind(self._inner, batch[:1].detach(), asked=self._asked, output=self._output)
+        return self._binding
+
+    def _parameter(self, other: Tensor) -> Tensor:
+        """A floating point tensor of the model, for its device and dtype."""
+        own = (*self.model.parameters(), *self.model.buffers())
+        return next((tensor for tensor in own if tensor.is_floating_point()), other)
+
+
+def _transform(choice: Any, network: Network) -> Transform | Foreign:
+    if choice is None or isinstance(choice, str):
+        first = next((layer for layer in network.module.modules() if isinstance(layer, nn.Conv2d)), None)
+        grey = first is not None and first.in_channels == 1 and len(network.mean) == 3
+        mean, std = ((0.5,), (0.5,)) if grey else (network.mean, network.std)
+        mode: Any = choice or "squash"
+        return Transform(network.size, mean, std, mode, max(network.short, *network.size))
+    if isinstance(choice, Transform):
+        return choice
+    if callable(choice):
+        return Foreign(choice)
+    raise GamlensError(f"transform= is 'squash', 'crop', a Transform or a callable on PIL images; found {choice!r}.")
+
+
+def _are_pictures(images: Any) -> bool:
+    return isinstance(images, list) and bool(images) and all(isinstance(item, Picture) for item in images)
+
+
+def _repeat(items: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    return items * count if len(items) == 1 else items

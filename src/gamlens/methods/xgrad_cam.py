@@ -1,0 +1,17 @@
+"""XGrad-CAM. Fu et al., BMVC 2020."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def xgrad_cam(activation: Tensor, gradient: Tensor) -> Tensor:
+    """relu(sum_k a_k h_k), a_k = sum_ij (h_k / sum h_k) g_k: (B,C,h,w), (B,C,h,w) -> (B,h,w).
+
+    A channel whose activation sums to zero has no weight.
+    """
+    total = activation.sum(dim=(2, 3))
+    share = torch.where(total != 0, 1 / torch.where(total != 0, total, 1), 0)
+    weight = (activation * gradient).sum(dim=(2, 3)) * share
+    return torch.einsum("bk,bkhw->bhw", weight, activation).relu()

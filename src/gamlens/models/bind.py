@@ -1,0 +1,62 @@
+"""Fixing the blocks of a model: those the user named, or those that discovery finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from gamlens.errors import GamlensError, near
+from gamlens.models.discover import Layout, discover, order_of
+from gamlens.models.outputs import Output, pick
+from gamlens.points import OUTPUT, Point
+from gamlens.settle import settled
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The blocks in the order they run, and what discovery found (None where it found nothing)."""
+
+    points: tuple[Point, ...]
+    layout: Layout | None
+
+
+def named(model: nn.Module, names: Sequence[str] | None) -> tuple[Point, ...] | None:
+    """Names as points of this model, or an error with near matches."""
+    if names is None:
+        return None
+    if isinstance(names, str):
+        names = [names]
+    points = tuple(Point.parse(name) for name in names)
+    if not points or len(set(points)) != len(points):
+        raise GamlensError(f"blocks= needs at least one name and none twice; found {list(names)}.")
+    known = dict(model.named_modules())
+    for point in points:
+        if point.module not in known and point.module != OUTPUT:
+            raise GamlensError(f"The model has no module {point.module!r}: {near(point.module, filter(None, known))}")
+    return points
+
+
+def bind(model: nn.Module, image: Tensor, *, asked: tuple[Point, ...] | None, output: Output) -> Binding:
+    """One recorded forward of `image` (1,C,H,W) through `model`."""
+
+    def leniently(value: Any) -> Any:
+        return pick(value, output) if isinstance(value, Tensor) or output is not None else None
+
+    layout = None
+    with settled(model):
+        try:
+            layout = discover(model, image, output=leniently)
+        except GamlensError:
+            if asked is None:
+                raise
+        except Exception as error:
+            raise GamlensError(
+                f"The model failed on an image of shape {tuple(image.shape)}: {type(error).__name__}: {error}"
+            ) from error
+        if asked is not None:
+            return Binding(tuple(order_of(model, image, asked)), layout)
+    assert layout is not None
+    return Binding(tuple(Point.parse(name) for name in layout.blocks), layout)

@@ -1,0 +1,22 @@
+"""What a network is, beside its layers: its input, its labels, where its weights come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model with what comes with it. `weights` says where they are from; "random" means untrained."""
+
+    module: nn.Module
+    name: str
+    weights: str
+    size: tuple[int, int] = (224, 224)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    short: int = 256
+    labels: tuple[str, ...] = ()
+    multi_label: bool = False

@@ -1,0 +1,30 @@
+"""Images and maps to pictures and pages."""
+
+from gamlens.render.colors import COLORMAPS, colorize, lut
+from gamlens.render.grid import draw
+from gamlens.render.images import beside
+from gamlens.render.notebook import fragment
+from gamlens.render.overlay import STYLES, overlay
+from gamlens.render.page import html, write
+from gamlens.render.panels import Bars, Block, Grid, Page, Panel, Section, Table, Text
+
+__all__ = [
+    "COLORMAPS",
+    "STYLES",
+    "Bars",
+    "Block",
+    "Grid",
+    "Page",
+    "Panel",
+    "Section",
+    "Table",
+    "Text",
+    "beside",
+    "colorize",
+    "draw",
+    "fragment",
+    "html",
+    "lut",
+    "overlay",
+    "write",
+]

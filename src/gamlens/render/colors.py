@@ -1,0 +1,66 @@
+"""Colour maps: a few anchor colours each, interpolated to 256 entries."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gamlens.errors import GamlensError, near
+
+RGB = tuple[int, int, int]
+
+COLORMAPS: dict[str, tuple[RGB, ...]] = {
+    "ember": ((26, 12, 58), (92, 20, 112), (168, 32, 116), (226, 72, 72), (250, 138, 44), (255, 196, 72),
+              (255, 240, 158)),
+    "ocean": ((8, 18, 46), (16, 58, 104), (20, 108, 142), (54, 160, 162), (130, 206, 178), (226, 246, 214)),
+    "gray": ((0, 0, 0), (255, 255, 255)),
+    "diverging": ((26, 58, 138), (70, 128, 198), (172, 204, 230), (246, 246, 246), (242, 190, 170),
+                  (212, 96, 82), (146, 22, 48)),
+    "spectrum": ((20, 32, 168), (20, 148, 236), (44, 206, 176), (116, 214, 70), (244, 226, 52),
+                 (248, 138, 32), (206, 28, 28)),
+}  # fmt: skip
+
+SIGNED = frozenset({"diverging"})
+
+_SLACK = 1e-4
+
+
+@cache
+def lut(name: str) -> NDArray[np.uint8]:
+    """The colour map `name` as a read-only (256, 3) table."""
+    if name not in COLORMAPS:
+        raise GamlensError(f"unknown colour map {name!r}: {near(name, COLORMAPS)}")
+    anchors = np.asarray(COLORMAPS[name], dtype=np.float64)
+    at = np.linspace(0, len(anchors) - 1, 256)
+    channels = [np.interp(at, np.arange(len(anchors)), anchors[:, c]) for c in range(3)]
+    table = np.rint(np.stack(channels, axis=1)).astype(np.uint8)
+    table.setflags(write=False)
+    return table
+
+
+def strength(name: str) -> NDArray[np.float32]:
+    """How salient each of the 256 entries is: (256,) in [0, 1]; the distance from neutral in a signed map."""
+    ramp = np.linspace(0, 1, 256, dtype=np.float32)
+    return np.abs(2 * ramp - 1) if name in SIGNED else ramp
+
+
+def levels(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """A map (H, W) in [0, 1] rounded to the 256 entries of a table."""
+    values = np.asarray(values)
+    if values.ndim != 2 or values.size == 0 or values.dtype.kind not in "fbiu":
+        raise GamlensError(f"a map is a non-empty real (H, W) array, found {values.dtype} {values.shape}: pass one map")
+    low, high = float(values.min()), float(values.max())
+    if not (low >= -_SLACK and high <= 1 + _SLACK):
+        raise GamlensError(f"map values must lie in [0, 1], found {low:.4g} to {high:.4g}: normalise the map first")
+    scaled = values.astype(np.float32)
+    scaled *= 255
+    scaled += 0.5
+    return np.clip(scaled, 0, 255, out=scaled).astype(np.uint8)
+
+
+def colorize(values: NDArray[Any], *, cmap: str = "ember") -> NDArray[np.uint8]:
+    """A map (H, W) in [0, 1] as colours (H, W, 3)."""
+    return lut(cmap)[levels(values)]

@@ -1,0 +1,66 @@
+"""Whatever picture comes in, as 8-bit RGB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gamlens.errors import GamlensError
+
+Picture = Image.Image | NDArray[Any]
+
+
+def rgb(image: Picture, *, background: str = "white") -> Image.Image:
+    """`image` (PIL, or uint8 (H, W), (H, W, 1|3|4)) as an RGB picture; transparency shows `background`."""
+    picture = image if isinstance(image, Image.Image) else _from_array(image)
+    if picture.mode[0] in "IF":
+        raise GamlensError(f"a picture has 8 bits a channel, found mode {picture.mode!r}: scale it to uint8 first")
+    if picture.width == 0 or picture.height == 0:
+        raise GamlensError(f"a picture needs pixels, found {picture.width} x {picture.height}: check how it was cut")
+    if picture.has_transparency_data:
+        layer = picture.convert("RGBA")
+        picture = Image.new("RGB", layer.size, background)
+        picture.paste(layer, mask=layer.getchannel("A"))
+    return picture.convert("RGB")
+
+
+def pixelated(image: Image.Image) -> bool:
+    """Whether the picture is so small that its pixels should show as squares when enlarged."""
+    return max(image.size) <= 64
+
+
+def fitted(image: Image.Image, width: int, height: int) -> Image.Image:
+    """`image` resized to the largest size inside `width` x `height`, its aspect ratio kept."""
+    ratio = min(width / image.width, height / image.height)
+    size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
+    grows = pixelated(image) and ratio > 1
+    return image.resize(size, Image.Resampling.NEAREST if grows else Image.Resampling.LANCZOS)
+
+
+def _from_array(array: object) -> Image.Image:
+    if not isinstance(array, np.ndarray):
+        raise GamlensError(f"a picture is a PIL image or a uint8 array, found {type(array).__name__}: convert it first")
+    shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+    if array.dtype != np.uint8 or not shaped:
+        raise GamlensError(
+            f"an image array is uint8 (H, W) or (H, W, 1|3|4), found {array.dtype} {array.shape}: "
+            "move channels last and scale to 0..255"
+        )
+    flat = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    return Image.fromarray(np.ascontiguousarray(flat))
+
+
+def beside(pictures: Sequence[Image.Image], *, gap: int = 12) -> Image.Image:
+    """Pictures in a row at the height of the smallest, on white."""
+    height = min(picture.height for picture in pictures)
+    scaled = [picture.resize((max(1, round(picture.width * height / picture.height)), height)) for picture in pictures]
+    row = Image.new("RGB", (sum(picture.width for picture in scaled) + gap * (len(scaled) - 1), height), "white")
+    left = 0
+    for picture in scaled:
+        row.paste(picture, (left, 0))
+        left += picture.width + gap
+    return row

@@ -1,0 +1,61 @@
+"""Text for drawn figures, in the one font that Pillow carries."""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+
+from PIL import ImageFont
+
+from gamlens.render.markup import bare
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+_SPELLED = {"–": "-", "—": "-", "−": "-", "×": "x", "→": "->", "←": "<-", "≥": ">=", "≤": "<=", "µ": "u",
+            "✓": "+", "✗": "x", "ß": "ss", "ł": "l", "ø": "o", "æ": "ae", "œ": "oe"}  # fmt: skip
+
+
+@cache
+def font(size: float) -> Font:
+    """Pillow's own font at `size` pixels."""
+    return ImageFont.load_default(size=size)
+
+
+@cache
+def _drawable(letter: str) -> bool:
+    face = font(20)
+    return letter.isspace() or bytes(face.getmask(letter)) != bytes(face.getmask("\uffff"))
+
+
+def plain(text: str) -> str:
+    """`text` without inline markup, respelled where Pillow's font (little more than ASCII) lacks a letter."""
+    return "".join(letter if _drawable(letter) else _respelled(letter) for letter in bare(text))
+
+
+def _respelled(letter: str) -> str:
+    if letter in _SPELLED:
+        return _SPELLED[letter]
+    parts = unicodedata.normalize("NFKD", letter)
+    return "".join(part for part in parts if not unicodedata.combining(part) and _drawable(part)) or "?"
+
+
+def ellipsized(text: str, face: Font, width: float) -> str:
+    """`text`, cut and ended with an ellipsis where it is wider than `width`."""
+    if face.getlength(text) <= width:
+        return text
+    keep = len(text)
+    while keep and face.getlength(text[:keep].rstrip() + "…") > width:
+        keep -= 1
+    return text[:keep].rstrip() + "…"
+
+
+def wrapped(text: str, face: Font, width: float, *, most: int) -> list[str]:
+    """`text` in at most `most` lines no wider than `width`; the last one ellipsized."""
+    lines: list[str] = []
+    for word in plain(text).split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and (len(lines) == most or face.getlength(longer) <= width):
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [ellipsized(line, face, width) for line in lines]

@@ -1,0 +1,46 @@
+"""Plain words to safe HTML."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from html import escape
+
+_INLINE = re.compile(
+    r"`(?P<code>[^`]+)`|\*\*(?P<bold>.+?)\*\*|\[(?P<name>[^\[\]]+)\]\((?P<target>#?[\w.][\w./#%-]*)\)",
+    re.DOTALL,
+)
+
+
+def inline(text: str) -> str:
+    """`text` escaped, with **bold**, `code` and [links](#anchor) to anchors or neighbouring files."""
+    parts, end = [], 0
+    for found in _INLINE.finditer(text):
+        parts += [escape(text[end : found.start()]), _element(found)]
+        end = found.end()
+    return "".join(parts) + escape(text[end:])
+
+
+def _element(found: re.Match[str]) -> str:
+    if found["code"] is not None:
+        return f"<code>{escape(found['code'])}</code>"
+    if found["bold"] is not None:
+        return f"<strong>{inline(found['bold'])}</strong>"
+    return f'<a href="{escape(found["target"])}">{escape(found["name"])}</a>'
+
+
+def bare(text: str) -> str:
+    """`text` without its inline markup, not escaped."""
+    return _INLINE.sub(lambda found: found["code"] or bare(found["bold"] or found["name"]), text)
+
+
+def paragraphs(text: str, *, kind: str = "") -> str:
+    """One <p> for each part of `text` between blank lines."""
+    opening = f'<p class="{kind}">' if kind else "<p>"
+    return "\n".join(f"{opening}{inline(part.strip())}</p>" for part in re.split(r"\n\s*\n", text) if part.strip())
+
+
+def slug(text: str) -> str:
+    """`text` as an anchor: lower case, hyphens between words."""
+    ascii_only = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "-", ascii_only.lower()).strip("-") or "section"

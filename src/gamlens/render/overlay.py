@@ -1,0 +1,152 @@
+"""A saliency map laid over its photo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from gamlens.errors import GamlensError, near
+from gamlens.render.colors import levels, lut, strength
+from gamlens.render.images import Picture, rgb
+
+Box = tuple[float, float, float, float]
+Floats = NDArray[np.float32]
+
+LIGHT, DARK = (255, 255, 255), (18, 18, 22)
+_LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+_STRIP = 1 << 18
+
+
+class Blend(NamedTuple):
+    """out = photo * keep + grey * luma + colour, each looked up by the map's level."""
+
+    keep: Floats  # (256, 1)
+    luma: Floats  # (256, 3)
+    colour: Floats  # (256, 3)
+
+
+def _blend(keep: NDArray[Any], luma: NDArray[Any], colour: NDArray[Any]) -> Blend:
+    return Blend(keep.astype(np.float32), luma.astype(np.float32), colour.astype(np.float32))
+
+
+def _heat(cmap: str, opacity: float) -> Blend:
+    colour, salient = lut(cmap).astype(np.float32), strength(cmap)[:, None]
+    alpha = opacity * np.power(salient, 0.7)
+    quiet = opacity * (1 - salient)
+    photo = (1 - alpha) * (1 - 0.4 * quiet)
+    grey = photo * 0.8 * quiet
+    glow = alpha * colour
+    return _blend(photo - grey, grey + 0.32 / 255 * glow, 0.82 * glow)
+
+
+def _spotlight(cmap: str, opacity: float) -> Blend:
+    nothing = np.zeros((256, 3))
+    return _blend(strength(cmap)[:, None], nothing, nothing)
+
+
+def _flat(cmap: str, opacity: float) -> Blend:
+    colour = lut(cmap).astype(np.float32)
+    return _blend(np.full((256, 1), 1 - opacity), np.zeros_like(colour), opacity * colour)
+
+
+STYLES: dict[str, Callable[[str, float], Blend]] = {"heat": _heat, "spotlight": _spotlight, "flat": _flat}
+
+
+def overlay(
+    image: Picture,
+    map: NDArray[Any],
+    *,
+    opacity: float = 0.7,
+    cmap: str = "ember",
+    boxes: Iterable[Box] = (),
+    mask: NDArray[np.bool_] | None = None,
+    style: str = "heat",
+) -> Image.Image:
+    """`map` (H, W) in [0, 1] shown on `image` (H, W): "heat", "spotlight" (photo x map) or "flat".
+
+    `boxes` are half-open (x0, y0, x1, y1) in pixels; `mask` (H, W) is outlined. "spotlight" needs no opacity.
+    """
+    if style not in STYLES:
+        raise GamlensError(f"unknown overlay style {style!r}: {near(style, STYLES)}")
+    if not 0 <= opacity <= 1:
+        raise GamlensError(f"opacity must lie in [0, 1], found {opacity!r}: try 0.7")
+    photo = rgb(image)
+    level = levels(map)
+    _same_size("map", level.shape, photo)
+    pixels = _mix(np.asarray(photo), level, STYLES[style](cmap, opacity))
+    if mask is not None:
+        _same_size("mask", np.shape(mask), photo)
+        _outline(pixels, np.asarray(mask, dtype=bool))
+    picture = Image.fromarray(pixels)
+    for box in boxes:
+        _draw_box(picture, box)
+    return picture
+
+
+def _same_size(what: str, shape: tuple[int, ...], photo: Image.Image) -> None:
+    if shape != (photo.height, photo.width):
+        raise GamlensError(
+            f"the {what} must have the image's size {(photo.height, photo.width)} (H, W), "
+            f"found {shape}: resize it first"
+        )
+
+
+def _mix(photo: NDArray[np.uint8], level: NDArray[np.uint8], blend: Blend) -> NDArray[np.uint8]:
+    out = np.empty_like(photo)
+    rows = max(1, _STRIP // photo.shape[1])
+    for top in range(0, len(photo), rows):
+        part, index = photo[top : top + rows].astype(np.float32), level[top : top + rows]
+        grey = part @ _LUMA
+        part *= blend.keep[index]
+        if blend.luma.any():
+            part += blend.luma[index] * grey[..., None]
+        if blend.colour.any():
+            part += blend.colour[index]
+        part += 0.5
+        out[top : top + rows] = np.minimum(part, 255, out=part).astype(np.uint8)
+    return out
+
+
+def _thickness(width: int, height: int) -> int:
+    return max(1, round(min(width, height) / 180))
+
+
+def _draw_box(picture: Image.Image, box: Box) -> None:
+    """A light line between two dark ones, inside the box; a side outside the picture moves to its edge."""
+    x0, y0, x1, y1 = (float(side) for side in box)
+    if not (np.isfinite((x0, y0, x1, y1)).all() and x0 < x1 and y0 < y1):
+        raise GamlensError(f"a box is finite (x0, y0, x1, y1) with x0 < x1 and y0 < y1, found {box!r}: reorder it")
+    left, top = max(0, int(np.floor(x0))), max(0, int(np.floor(y0)))
+    right, bottom = min(picture.width, int(np.ceil(x1))) - 1, min(picture.height, int(np.ceil(y1))) - 1
+    light = _thickness(*picture.size)
+    dark = max(1, light // 2)
+    draw = ImageDraw.Draw(picture)
+    for inset, colour, width in ((0, DARK, light + 2 * dark), (dark, LIGHT, light)):
+        corners = (left + inset, top + inset, right - inset, bottom - inset)
+        if corners[0] <= corners[2] and corners[1] <= corners[3]:
+            draw.rectangle(corners, outline=colour, width=width)
+
+
+def _outline(pixels: NDArray[np.uint8], mask: NDArray[np.bool_]) -> None:
+    """Draw the inner border of `mask` (H, W) into `pixels`: a light line, a dark one inside it."""
+    if not mask.any():
+        return
+    down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    window = np.s_[down[0] : down[-1] + 1, across[0] : across[-1] + 1]
+    light = _thickness(mask.shape[1], mask.shape[0])
+    outer = mask[window]
+    middle = _eroded(outer, light)
+    inner = _eroded(middle, max(1, light // 2))
+    pixels[window][outer & ~middle] = LIGHT
+    pixels[window][middle & ~inner] = DARK
+
+
+def _eroded(mask: NDArray[np.bool_], times: int) -> NDArray[np.bool_]:
+    for _ in range(times):
+        wide = np.pad(mask, 1)
+        mask = wide[1:-1, 1:-1] & wide[:-2, 1:-1] & wide[2:, 1:-1] & wide[1:-1, :-2] & wide[1:-1, 2:]
+    return mask

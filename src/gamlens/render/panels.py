@@ -1,0 +1,102 @@
+"""What a page or a figure is made of: plain records, no drawing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from PIL import Image
+
+from gamlens.errors import GamlensError
+
+Cell: TypeAlias = str | int | float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture with its words; `mark` frames it green or red."""
+
+    image: Image.Image
+    title: str = ""
+    caption: str = ""
+    alt: str = ""
+    mark: Literal["", "good", "bad"] = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of panels (None leaves a cell empty), with column heads and row labels."""
+
+    rows: tuple[tuple[Panel | None, ...], ...]
+    columns: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        if self.labels and len(self.labels) != len(self.rows):
+            raise GamlensError(f"a grid of {len(self.rows)} rows has {len(self.labels)} labels: give one for each row")
+        widest = max((len(row) for row in self.rows), default=0)
+        if self.columns and widest > len(self.columns):
+            raise GamlensError(f"a grid row of {widest} panels has {len(self.columns)} column heads: give one for each")
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return max([len(self.columns), *(len(row) for row in self.rows)])
+
+    @property
+    def tallness(self) -> tuple[float, ...]:
+        """For each row, height over width of its equal cells: that of its tallest picture, at most 1."""
+        return tuple(
+            min(1.0, max((panel.image.height / panel.image.width for panel in row if panel), default=1.0))
+            for row in self.rows
+        )
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars: (label, share in 0..1, text at the end)."""
+
+    items: tuple[tuple[str, float, str], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to sort; a column of numbers, or of strings that begin with one, is set to the right."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.header):
+                raise GamlensError(f"a table of {len(self.header)} columns has the row {row!r}: give each a cell")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs between blank lines; **bold**, `code` and [links](#anchor) are understood."""
+
+    text: str
+
+
+Block: TypeAlias = Panel | Grid | Bars | Table | Text
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part of a page; its anchor is the title in lower case with hyphens."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page."""
+
+    title: str
+    lead: str = ""
+    sections: tuple[Section, ...] = ()
+    footer: str = ""

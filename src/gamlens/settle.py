@@ -1,0 +1,46 @@
+"""Holding a user's model still for one look, and leaving it as it was."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import nn
+
+_locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The network inside nn.DataParallel, DistributedDataParallel and torch.compile's wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+@contextmanager
+def settled(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode, for one thread at a time, no graph, compiled parts run eagerly; then as it was."""
+    with _guard:
+        lock = _locks.setdefault(model, threading.RLock())
+    compiled = any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+    with lock, torch.inference_mode(False), torch.no_grad():
+        training = [module for module in model.modules() if module.training]
+        try:
+            for module in training:
+                module.training = False
+            with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+                yield
+        finally:
+            for module in training:
+                module.training = True

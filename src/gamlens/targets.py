@@ -1,0 +1,105 @@
+"""Which classes are explained on which image, and their gradients by as few backwards as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gamlens import capture
+from gamlens.errors import GamlensError, near
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """One row per image and target: index[r] is the image, targets[r] the class, turn[r] which of the image's own."""
+
+    index: tuple[int, ...]
+    targets: Tensor
+    turn: tuple[int, ...]
+
+
+def per_image(target: Any, images: int) -> list[Any]:
+    """One entry an image: None, a class, or a list of them."""
+    if isinstance(target, Tensor | np.ndarray):
+        target = target.tolist()
+    if target is None or isinstance(target, int | str | np.integer):
+        return [target] * images
+    if not isinstance(target, Sequence) or len(target) != images:
+        found = f"{len(target)} entries" if isinstance(target, Sequence) else repr(target)
+        raise GamlensError(
+            f"target needs one entry for each of the {images} images (a class, None, or a list of classes); "
+            f"found {found}. Several classes of one image are written [[281, 285]]."
+        )
+    return list(target)
+
+
+def resolve(target: Any, output: Tensor, labels: Sequence[str]) -> Wanted:
+    """Targets as class indices; None becomes the image's top class. output (B,K)."""
+    entries = per_image(target, len(output))
+    best = output.argmax(dim=1)
+    if all(entry is None for entry in entries):
+        return Wanted(tuple(range(len(output))), best, (0,) * len(output))
+    index, classes, turn = [], [], []
+    for image, entry in enumerate(entries):
+        several = list(entry) if isinstance(entry, list | tuple | set | Tensor | np.ndarray) else [entry]
+        if not several:
+            raise GamlensError(f"target[{image}] is empty: give a class, or None for the top class.")
+        for number, item in enumerate(several):
+            index.append(image)
+            classes.append(int(best[image]) if item is None else class_index(item, output.shape[1], labels))
+            turn.append(number)
+    return Wanted(tuple(index), torch.tensor(classes, device=output.device), tuple(turn))
+
+
+def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
+    """A class by number or by name."""
+    if isinstance(item, str):
+        return _by_name(item, labels)
+    try:
+        number = int(item)
+    except (TypeError, ValueError) as error:
+        raise GamlensError(f"A class is a number or a name, not {item!r}.") from error
+    if isinstance(item, bool) or number != item or not 0 <= number < classes:
+        raise GamlensError(f"There is no class {item!r}: the model has {classes}, numbered 0 to {classes - 1}.")
+    return number
+
+
+def gradients(values: Tensor, wanted: Wanted, blocks: dict[str, Tensor], *, keep_graph: bool) -> dict[str, Tensor]:
+    """d score / d block, one row per image and target: {block: (R,C,h,w)}.
+
+    The first targets of all images share one backward, the second targets the next, and so on.
+    """
+    turns = max(wanted.turn) + 1
+    found: list[dict[str, Tensor]] = []
+    picks: list[tuple[int, int]] = [(0, 0)] * len(wanted.index)
+    for turn in range(turns):
+        rows = [row for row, own in enumerate(wanted.turn) if own == turn]
+        images = [wanted.index[row] for row in rows]
+        with torch.inference_mode(False), torch.enable_grad():
+            chosen = values[images, wanted.targets[rows]]
+        found.append(capture.gradients(chosen, blocks, keep_graph=keep_graph or turn + 1 < turns))
+        for row, image in zip(rows, images, strict=True):
+            picks[row] = (turn, image)
+    if turns == 1 and [image for _, image in picks] == list(range(len(values))):
+        return found[0]
+    return {name: torch.stack([found[turn][name][image] for turn, image in picks]) for name in blocks}
+
+
+def _by_name(name: str, labels: Sequence[str]) -> int:
+    if not labels:
+        raise GamlensError(
+            f"The class {name!r} was asked for by name, but the model has no labels: give labels= or a number."
+        )
+    hits = [number for number, label in enumerate(labels) if label.lower() == name.lower()]
+    if not hits and name.isdigit():
+        return class_index(int(name), len(labels), labels)
+    if len(hits) == 1:
+        return hits[0]
+    if hits:
+        raise GamlensError(f"{name!r} names the classes {', '.join(map(str, hits))}: give the number.")
+    raise GamlensError(f"There is no class {name!r}: {near(name, labels)}")
