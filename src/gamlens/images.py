@@ -21,7 +21,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One image as the user gave it: a file that is read when needed, pixels, or a model's input.
+    """One image as the user gave it: a file that is read when needed, its pixels, or a model's input.
 
     `scale` is the mean and std that turn a preprocessed tensor back into colours.
     """
@@ -34,10 +34,10 @@ class Picture:
 
     def open(self) -> Image.Image:
         """The picture in RGB, upright."""
-        if self.path is not None:
-            return upright(self.path)
         if self.pixels is not None:
             return rgb(self.pixels)
+        if self.path is not None:
+            return upright(self.path)
         if self.tensor is None:
             raise GamlensError(f"There is no picture behind {self.name!r}: it was not kept.")
         return _from_tensor(self.tensor, self.scale)

@@ -35,10 +35,10 @@ def _blend(keep: NDArray[Any], luma: NDArray[Any], colour: NDArray[Any]) -> Blen
 
 def _heat(cmap: str, opacity: float) -> Blend:
     colour, salient = lut(cmap).astype(np.float32), strength(cmap)[:, None]
-    alpha = opacity * np.power(salient, 0.7)
+    alpha = opacity * salient
     quiet = opacity * (1 - salient)
-    photo = (1 - alpha) * (1 - 0.4 * quiet)
-    grey = photo * 0.8 * quiet
+    photo = (1 - alpha) * (1 - 0.35 * quiet)
+    grey = photo * np.minimum(1.4 * quiet, 1)
     glow = alpha * colour
     return _blend(photo - grey, grey + 0.32 / 255 * glow, 0.82 * glow)
 
