@@ -48,9 +48,14 @@ def speaking() -> Iterator[None]:
     """Errors and warnings as one line for people; anything else is a defect and shows its trace."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", GamlensWarning)
-        warnings.showwarning = lambda message, *_, **__: err_console.print(
-            f"[yellow]note[/]  {message}", highlight=False, soft_wrap=True
-        )
+        said: set[str] = set()
+
+        def say(message: Warning | str, *_: object, **__: object) -> None:
+            if str(message) not in said:
+                said.add(str(message))
+                err_console.print(f"[yellow]note[/]  {message}", highlight=False, soft_wrap=True)
+
+        warnings.showwarning = say
         try:
             yield
         except GamlensError as error:
@@ -74,6 +79,7 @@ def classify(
     target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Class name or number; repeat it.")] = None,
     method: Annotated[str, typer.Option(help="Method: " + ", ".join(BLOCK_METHODS) + ".")] = "gam",
     n: Number = 2,
+    fuse: Fuse = "mean",
     score: Annotated[str, typer.Option(help="What is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
     out: Out = Path("gamlens-out"),
     json_: Json = False,
@@ -85,7 +91,8 @@ def classify(
         lens = make_lens(model, weights, blocks, device)
         wanted: list[str | int] | None = list(target) if target else None
         results: list[work.FileResult] = []
-        steps = work.classify_files(lens, found, target=wanted, method=method, n=n, score=score, out=out)
+        recipe = work.Recipe(wanted, method, n, fuse, score)
+        steps = work.classify_files(lens, found, recipe, out=out)
         with _progress(json_) as progress:
             task = progress.add_task("explaining", total=len(found))
             for result in steps:
@@ -128,7 +135,7 @@ def compare(
     """Why similar? Explain the similarity of two images on both of them."""
     with speaking():
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
-        result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)  # type: ignore[arg-type]
+        result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
         place = out / f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}"
         written = result.save(str(place))
         value = float(result.scores[0])

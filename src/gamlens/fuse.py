@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,7 @@ from torch import Tensor
 from gamlens.errors import GamlensError, GamlensWarning, near
 
 FUSIONS = ("mean", "max", "product")
-Fusion = Literal["mean", "max", "product"] | Sequence[float]
+Fusion = str | Sequence[float]
 
 
 def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:

@@ -21,8 +21,9 @@ from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.models import Binding, Layout, Network, Output, pick
 from gamlens.points import Point
+from gamlens.rows import Origin, Rows, check_score, last_blocks
 from gamlens.settle import unwrap
-from gamlens.trace import Origin, PairTrace, Rows, Trace, check_score, last_blocks
+from gamlens.trace import PairTrace, Trace
 
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -21,7 +21,8 @@ from gamlens.explanation import PairExplanation
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.render import Bars, Grid, Page, Panel, Section, Table, Text
-from gamlens.trace import Rows, Trace
+from gamlens.rows import Rows
+from gamlens.trace import Trace
 
 THREE = ("gam", "grad_cam", "grad_cam_pp")
 TITLES = tuple(METHODS[name].title for name in THREE)
@@ -123,7 +124,7 @@ def hidden_evidence(lens: Lens) -> Section:
         ),
         "Grad-CAM adds channels up before it cuts off negative values. Channels with a negative pooled gradient (N) "
         "then cancel those with a positive one (P) exactly where the animal is, and what is left lights up beside it. "
-        "GAM cuts off negative gradients first. This is Eq. 4 of the paper, for a cheetah against a lion under the cosine.",
+        "GAM cuts off negative gradients first. This is Eq. 4 of the paper, a cheetah against a lion, by cosine.",
     )
 
 

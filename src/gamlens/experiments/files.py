@@ -11,12 +11,24 @@ from typing import Any
 from gamlens import render
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, file_stem
+from gamlens.fuse import Fusion
 from gamlens.images import EXTENSIONS, Picture, upright
 from gamlens.lens import Lens
 from gamlens.trace import Guess
 
 PAGE_LIMIT = 200
 THUMB = 480
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is explained and how: the classes (None for the top one), the method, n, fusion and score."""
+
+    target: list[str | int] | None = None
+    method: str = "gam"
+    n: int = 2
+    fuse: Fusion = "mean"
+    score: str = "logit"
 
 
 @dataclass(frozen=True)
@@ -67,16 +79,7 @@ def find_images(places: Sequence[str]) -> list[str]:
 
 
 def classify_files(
-    lens: Lens,
-    files: Sequence[str],
-    *,
-    target: list[str | int] | None,
-    method: str,
-    n: int,
-    score: str,
-    out: Path,
-    batch_size: int = 8,
-    top: int = 5,
+    lens: Lens, files: Sequence[str], recipe: Recipe, *, out: Path, batch_size: int = 8, top: int = 5
 ) -> Iterator[FileResult]:
     """Explain each file, `batch_size` at a time, and save it in a folder of its own below `out`."""
     folders = _folders(files, out)
@@ -91,8 +94,9 @@ def classify_files(
                 bad[file] = str(error)
         results: dict[str, FileResult] = {}
         if good:
-            trace = lens.trace(good, [target] * len(good) if target else None, n=n, score=score)
-            explained, tops = trace.release().explain(method, n), trace.top(top)
+            aims = [recipe.target] * len(good) if recipe.target else None
+            trace = lens.trace(good, aims, n=recipe.n, score=recipe.score).release()
+            explained, tops = trace.explain(recipe.method, recipe.n, recipe.fuse), trace.top(top)
             for number, picture in enumerate(good):
                 part = explained[explained.index == number]
                 results[str(picture.path)] = _saved(part, str(picture.path), folders, tuple(tops[number]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from gamlens.errors import GamlensError
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
+CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)
 PREFIXES = ("module.", "_orig_mod.")
 
 
@@ -32,6 +34,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     except ImportError as error:
         raise GamlensError("Reading .safetensors needs the package safetensors: pip install safetensors.") from error
     except pickle.UnpicklingError as error:
+        if not CODE.search(str(error)):
+            raise GamlensError(f"{str(file)!r} is not a checkpoint: no torch or safetensors file.") from error
         raise GamlensError(
             f"{str(file)!r} holds more than tensors, and loading it would run code from the file. Save the tensors "
             "alone (torch.save(model.state_dict(), ...) or safetensors) and pass that file."

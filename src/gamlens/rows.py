@@ -1,0 +1,182 @@
+"""Activations and gradients, one row a map: where every method is applied, resized, normalised and fused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gamlens import fuse, methods
+from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.explanation import Explanation
+from gamlens.geometry import Frame
+from gamlens.images import Picture
+
+HIDDEN_SHARE = 0.5
+
+
+class Sums(NamedTuple):
+    """Channel sums of a block, (R,h,w) each: relu(h), relu(g) and relu(-g)."""
+
+    activation: Tensor
+    positive: Tensor
+    negative: Tensor
+
+
+class Evidence(NamedTuple):
+    """Eq. 4 at a block, (R,h,w) each: Grad-CAM's positive and negative part, and the pixels it hides, |N| >= P."""
+
+    positive: Tensor
+    negative: Tensor
+    hidden: Tensor
+
+    @property
+    def hidden_share(self) -> Tensor:
+        """How much of the positive evidence lies on hidden pixels: (R,) in [0,1]."""
+        positive = self.positive.clamp(min=0)
+        return (positive * self.hidden).sum(dim=(1, 2)) / positive.sum(dim=(1, 2)).clamp(min=1e-30)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where the images came from and by what they were looked at: what an Explanation carries along."""
+
+    pictures: tuple[Picture, ...]
+    frames: tuple[Frame, ...]
+    labels: tuple[str, ...]
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Activations of B images and gradients of R scores on them: everything the methods need.
+
+    activations {block: (B,C,h,w)}, gradients {block: (R,C,h,w)}, in network order; index says which image a row
+    is of; size is the model's input (H,W).
+    """
+
+    activations: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    scores: Tensor
+    targets: Tensor
+    index: tuple[int, ...]
+    size: tuple[int, int]
+    origin: Origin
+
+    def block(self, name: str | None = None) -> tuple[Tensor, Tensor]:
+        """A block's activation and gradient, one of each a row, in float32 or wider; the last block by default."""
+        name = name if name is not None else list(self.gradients)[-1]
+        if name not in self.gradients:
+            raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.gradients)}.")
+        activation = self.activations[name]
+        if self.index != tuple(range(len(activation))):
+            activation = activation[list(self.index)]
+        return wide(activation), wide(self.gradients[name])
+
+    def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
+        """The method's map at a block's own size, neither resized nor normalised: (R,h,w)."""
+        entry = methods.find(method)
+        if entry.kind != "block":
+            raise GamlensError(f"Method {method!r} is of kind {entry.kind!r} and has no map of one block of one image.")
+        activation, gradient = self.block(block)
+        result: Tensor = entry.fn(activation, gradient, *([wide(self.scores)] if entry.reads_score else []))
+        return result
+
+    def sums(self, block: str | None = None) -> Sums:
+        """Channel sums of activations, positive and negative gradients at a block."""
+        activation, gradient = self.block(block)
+        return Sums(activation.relu().sum(1), gradient.relu().sum(1), (-gradient).relu().sum(1))
+
+    def evidence(self, block: str | None = None) -> Evidence:
+        """What Grad-CAM adds up at a block, split by sign, and what it hides (Eq. 4)."""
+        positive, negative = methods.evidence(*self.block(block))
+        return Evidence(positive, negative, negative.abs() >= positive)
+
+    def explain(self, method: str, n: int, how: fuse.Fusion, *, given: Tensor | None = None) -> Explanation:
+        """Resize, normalise and fuse the maps of the last n blocks."""
+        names = last_blocks(tuple(self.gradients), n)
+        blocks: dict[str, Tensor] = {}
+        flat: dict[str, Tensor] = {}
+        for name in names:
+            raw = given if given is not None else self.raw(method, name)
+            blocks[name], flat[name] = fuse.min_max(fuse.resize(raw, self.size))
+        maps = fuse.fuse(list(blocks.values()), how)
+        _warn_flat(method, flat)
+        if method == "grad_cam":
+            self._warn_hidden()
+        about = {
+            **self.origin.about,
+            "method": method,
+            "n": n,
+            "fuse": how if isinstance(how, str) else [float(weight) for weight in how],
+            "blocks": list(names),
+        }
+        return Explanation(
+            maps=maps.float(),
+            blocks={name: block.float() for name, block in blocks.items()},
+            scores=self.scores.float(),
+            targets=self.targets,
+            index=torch.tensor(self.index, device=maps.device),
+            pictures=self.origin.pictures,
+            frames=self.origin.frames,
+            labels=self.origin.labels,
+            about=about,
+        )
+
+    def _warn_hidden(self) -> None:
+        share = self.evidence().hidden_share
+        rows = (share > HIDDEN_SHARE).nonzero()[:, 0].tolist()
+        if rows:
+            warnings.warn(
+                f"Grad-CAM hides most of the positive evidence ({100 * float(share.max()):.0f} % in row "
+                f"{int(share.argmax())}) under negative gradients at block {list(self.gradients)[-1]!r} (Eq. 4): "
+                "look at .evidence(), or use method='gam'.",
+                GamlensWarning,
+                stacklevel=4,
+            )
+
+
+def last_blocks(names: Sequence[str], n: int) -> tuple[str, ...]:
+    """The last n names, or an error that says how many there are."""
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(names):
+        raise GamlensError(
+            f"n={n!r} blocks were asked for; {len(names)} are at hand ({', '.join(names)}): give n from 1 to "
+            f"{len(names)}, or trace with a larger n."
+        )
+    return tuple(names[len(names) - n :])
+
+
+def check_score(value: Any, rows: int) -> None:
+    """A score is one finite number a row."""
+    if not isinstance(value, Tensor) or value.shape != (rows,):
+        found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise GamlensError(
+            f"The score must be one number for each of the {rows} rows, a tensor ({rows},); found {found}."
+        )
+    if not bool(value.isfinite().all()):
+        row = int((~value.isfinite()).nonzero()[0, 0])
+        raise GamlensError(
+            f"The score of row {row} is {float(value[row])}: are there NaN or infinite values in the weights or the "
+            "image?"
+        )
+
+
+def _warn_flat(method: str, flat: dict[str, Tensor]) -> None:
+    bad = torch.stack(list(flat.values()))
+    if bool(bad.any()):
+        where = "; ".join(
+            f"{name!r} row {', '.join(map(str, rows.nonzero()[:, 0].tolist()))}"
+            for name, rows in flat.items()
+            if bool(rows.any())
+        )
+        warnings.warn(
+            f"{method}: a map is flat or not finite and was set to zeros (block {where}).", GamlensWarning, stacklevel=4
+        )
+
+
+def wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -1,0 +1,62 @@
+"""`import gamlens` needs torch, torchvision, numpy and Pillow, and brings in nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+OPTIONAL = ("timm", "typer", "rich", "skimage", "safetensors", "gradio", "scipy", "matplotlib", "transformers", "psutil")
+
+
+def run(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_import_loads_nothing_optional() -> None:
+    code = f"""
+        import sys, torch, torchvision
+        before = set(sys.modules)
+        import gamlens
+        new = {{name.split(".")[0] for name in set(sys.modules) - before}}
+        print(sorted(new & set({OPTIONAL})))
+    """
+    assert run(code) == "[]"
+
+
+def test_works_with_nothing_but_the_core() -> None:
+    """With every optional package hidden, a model is explained, compared, saved and loaded."""
+    code = f"""
+        import sys, tempfile
+        class Hide:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] in {OPTIONAL}:
+                    raise ModuleNotFoundError(f"hidden: {{name}}", name=name)
+        sys.meta_path.insert(0, Hide())
+        import torch, torchvision, gamlens
+        torch.manual_seed(0)
+        lens = gamlens.Lens(torchvision.models.resnet18())
+        batch = torch.randn(2, 3, 64, 64)
+        result = lens.classify(batch)
+        pair = lens.compare(batch[:1], batch[1:])
+        with tempfile.TemporaryDirectory() as folder:
+            result.save(folder)
+            same = gamlens.Explanation.load(folder)
+        print(torch.equal(same.maps, result.maps), len(result.boxes(mode="largest")), pair.x.overlay().size)
+    """
+    assert run(code) == "True 2 (64, 64)"
+
+
+def test_command_without_typer_says_what_to_install() -> None:
+    code = """
+        import sys
+        sys.modules["typer"] = None
+        from gamlens.__main__ import main
+        try:
+            main()
+        except SystemExit as stop:
+            print(stop.code)
+    """
+    assert "pip install 'gamlens[cli]'" in run(code)
