@@ -6,7 +6,18 @@ import subprocess
 import sys
 import textwrap
 
-OPTIONAL = ("timm", "typer", "rich", "skimage", "safetensors", "gradio", "scipy", "matplotlib", "transformers", "psutil")
+OPTIONAL = (
+    "timm",
+    "typer",
+    "rich",
+    "skimage",
+    "safetensors",
+    "gradio",
+    "scipy",
+    "matplotlib",
+    "transformers",
+    "psutil",
+)
 
 
 def run(code: str) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError
 from gamlens.points import OUTPUT, Point, function_name, tensors
 from gamlens.settle import settled, unwrap
 
@@ -25,6 +25,7 @@ from gamlens.settle import settled, unwrap
 class Tail:
     """What a forward left, still in the graph: wanted blocks in the order they ran, (B,C,h,w) each."""
 
+    model: nn.Module
     output: Any
     blocks: dict[str, Tensor]
     embedding: Tensor | None
@@ -40,17 +41,18 @@ class _Reader(TorchFunctionMode):
         self.blocks: dict[str, Tensor] = {}
         self.embedding: Tensor | None = None
         self.armed: list[tuple[Tensor, Point, int]] = []
-        self.wanted = [*self.points, *([embedding] if embedding is not None else [])]
+        self.wanted = list(dict.fromkeys([*self.points, *([embedding] if embedding is not None else [])]))
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        modules = dict(self.model.named_modules())
         with ExitStack() as stack:
-            for name in dict.fromkeys(point.module for point in self.wanted if point.module != OUTPUT):
-                module = find_module(modules, name)
+            for name in dict.fromkeys(point.module for point in self.wanted):
+                if name == OUTPUT and not hasattr(self.model, OUTPUT):
+                    continue
+                module = self.model.get_submodule(name)
                 mine = [point for point in self.wanted if point.module == name]
                 if any(point.reads_input for point in mine):
-                    stack.callback(module.register_forward_pre_hook(self._before(mine)).remove)
+                    stack.callback(module.register_forward_pre_hook(self._before(mine), with_kwargs=True).remove)
                 if any(not point.reads_input for point in mine):
                     stack.callback(module.register_forward_hook(self._after(mine)).remove)
             if any(point.chain for point in self.wanted):
@@ -58,14 +60,15 @@ class _Reader(TorchFunctionMode):
             yield
 
     def _before(self, points: list[Point]) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
-            if threading.get_ident() != self.thread or not args:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if threading.get_ident() != self.thread or not (args or kwargs):
                 return None
-            value = args[0]
+            key = None if args else next(iter(kwargs))
+            value = args[0] if key is None else kwargs[key]
             for point in points:
                 if point.reads_input:
                     value = self._take(point, value)
-            return (value, *args[1:]) if value is not args[0] else None
+            return ((value, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: value})
 
         return hook
 
@@ -108,7 +111,7 @@ class _Reader(TorchFunctionMode):
                 raise GamlensError(f"The embedding layer {str(point)!r} ran twice in one forward: name another one.")
             self.embedding = tensor
         if point not in self.points:
-            return value
+            return tensor.clone()
         name = str(point)
         if name in self.blocks:
             raise GamlensError(
@@ -161,35 +164,33 @@ def forward(
             f"Block {missing[0]!r} did not run in this forward: name one that the model calls, "
             "as `lens.blocks` or `gamlens blocks` list them."
         )
-    if embedding is not None and embedding.module == OUTPUT:
+    if embedding is not None and embedding.module == OUTPUT and reader.embedding is None:
         reader.embedding = _tensor(output, embedding)
     if embedding is not None and reader.embedding is None:
         raise GamlensError(f"The embedding layer {str(embedding)!r} did not run in this forward: name another one.")
-    return Tail(output, reader.blocks, reader.embedding)
+    return Tail(model, output, reader.blocks, reader.embedding)
 
 
-def gradients(score: Tensor, blocks: dict[str, Tensor], *, keep_graph: bool) -> dict[str, Tensor]:
-    """d(sum of score)/d(block) for each block; the items of a batch do not mix. No `.grad` is touched."""
+def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list[dict[str, Tensor]]:
+    """d(sum of score)/d(block) for each block of each tail; the items of a batch do not mix, no `.grad` is touched.
+
+    The model is held in eval mode meanwhile, for parts that are computed again in the backward (checkpointing).
+    """
     if not score.requires_grad:
         raise GamlensError(
             "The score does not depend on the wanted blocks through anything that has a gradient: is there a "
             "torch.no_grad() or a .detach() inside the model's forward, or in the score function?"
         )
-    with torch.inference_mode(False), torch.enable_grad():
-        found = torch.autograd.grad(score.sum(), list(blocks.values()), retain_graph=keep_graph, allow_unused=True)
-    for name, gradient in zip(blocks, found, strict=True):
+    blocks = [block for tail in tails for block in tail.blocks.values()]
+    with settled(tails[0].model), torch.enable_grad():
+        found = iter(torch.autograd.grad(score.sum(), blocks, retain_graph=keep_graph, allow_unused=True))
+    result = [{name: next(found) for name in tail.blocks} for tail in tails]
+    for name, gradient in (item for side in result for item in side.items()):
         if gradient is None:
             raise GamlensError(
                 f"The score does not depend on block {name!r}: name blocks on the way from the image to the score."
             )
-    return dict(zip(blocks, found, strict=True))
-
-
-def find_module(modules: dict[str, nn.Module], name: str) -> nn.Module:
-    """The module of that dotted name, or an error with near matches."""
-    if name in modules and name:
-        return modules[name]
-    raise GamlensError(f"The model has no module {name!r}: {near(name, [option for option in modules if option])}")
+    return result
 
 
 def _tensor(value: Any, point: Point) -> Tensor:

@@ -18,6 +18,7 @@ from gamlens import METHODS, MODELS, GamlensError, GamlensWarning, Lens, __versi
 from gamlens.experiments import files as work
 from gamlens.explanation import file_stem
 from gamlens.fuse import FUSIONS
+from gamlens.models import from_file
 from gamlens.scores import CLASS_SCORES, PAIR_SCORES
 
 app = typer.Typer(
@@ -32,7 +33,8 @@ err_console = Console(stderr=True)
 
 BLOCK_METHODS = [name for name, method in METHODS.items() if method.kind == "block"]
 
-Model = Annotated[str, typer.Option("--model", "-m", help="A name: " + ", ".join(MODELS) + ".")]
+MODEL_HELP = f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; or your own: file.py:build."
+Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
 Weights = Annotated[str | None, typer.Option(help="A .safetensors or .pth file of weights, or 'random'.")]
 Blocks = Annotated[str | None, typer.Option(help="Blocks by name, comma separated, in place of the found ones.")]
 Method = Annotated[str, typer.Option(help="Method: " + ", ".join(METHODS) + ".")]
@@ -149,7 +151,7 @@ def compare(
 
 
 @app.command(epilog="Example:  gamlens blocks resnet50 --weights random")
-def blocks(model: Annotated[str, typer.Argument(help="A model's name.")], weights: Weights = None) -> None:
+def blocks(model: Annotated[str, typer.Argument(help=MODEL_HELP)], weights: Weights = None) -> None:
     """Which blocks and which embedding of a model are read."""
     with speaking():
         lens = make_lens(model, weights, None, None)
@@ -180,9 +182,14 @@ def demo(
 def make_lens(
     model: str, weights: str | None, blocks: str | None, device: str | None, *, embedding: str | None = None
 ) -> Lens:
-    """A Lens from command line options."""
+    """A Lens from command line options; `file.py:build` gives a model of the user's, or a whole Lens."""
     names = [name.strip() for name in blocks.split(",")] if blocks else None
-    return Lens(model, weights=weights, blocks=names, embedding=embedding, device=device)
+    built = from_file(model) if ".py:" in model else model
+    if isinstance(built, Lens):
+        if weights or names or embedding or device:
+            raise GamlensError(f"{model!r} gives a Lens, which has its own weights, blocks, embedding and device.")
+        return built
+    return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
 
 
 def _progress(quiet: bool) -> Progress:

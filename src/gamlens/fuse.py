@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,11 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError, GamlensWarning, near
 
-FUSIONS = ("mean", "max", "product")
+FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda stack: stack.mean(dim=0),
+    "max": lambda stack: stack.amax(dim=0),
+    "product": lambda stack: stack.prod(dim=0),
+}
 Fusion = str | Sequence[float]
 
 
@@ -59,9 +63,15 @@ def fuse(maps: Sequence[Tensor], how: Fusion = "mean") -> Tensor:
     if isinstance(how, str):
         if how not in FUSIONS:
             raise GamlensError(f"There is no fusion {how!r}: {near(how, FUSIONS)} Or give one weight a block.")
-        return {"mean": stack.mean(dim=0), "max": stack.amax(dim=0), "product": stack.prod(dim=0)}[how]
-    weights = torch.as_tensor(how, dtype=stack.dtype, device=stack.device)
-    if weights.shape != (len(maps),) or not bool((weights >= 0).all()) or not bool(weights.sum() > 0):
+        return FUSIONS[how](stack)
+    try:
+        weights = torch.as_tensor([float(weight) for weight in how], dtype=stack.dtype, device=stack.device)
+    except (TypeError, ValueError) as error:
+        raise GamlensError(
+            f"A fusion is {', '.join(FUSIONS)}, or one weight a block, {len(maps)} blocks; found {how!r}."
+        ) from error
+    usable = weights.shape == (len(maps),) and bool((weights >= 0).all() & weights.isfinite().all())
+    if not usable or not bool(weights.sum() > 0):
         raise GamlensError(
             f"fuse needs one weight a block, none negative and not all zero: {len(maps)} blocks, weights {list(how)}."
         )

@@ -17,6 +17,7 @@ from gamlens.errors import GamlensError, GamlensWarning
 
 Size = tuple[int, int]
 Mode = Literal["squash", "crop"]
+LARGEST = 1 << 22
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -46,10 +47,9 @@ class Frame:
 
     def map(self, map: Tensor) -> Tensor:
         """(H,W) at input size -> (H,W) at the original's size; zero where the model did not look."""
-        x0, y0, x1, y1 = (round(value) for value in self.window)
-        part = F.interpolate(
-            map[None, None].float(), size=(max(y1 - y0, 1), max(x1 - x0, 1)), mode="bilinear", antialias=True
-        )[0, 0]
+        x0, x1 = _span(self.window[0], self.window[2], self.original[1])
+        y0, y1 = _span(self.window[1], self.window[3], self.original[0])
+        part = F.interpolate(map[None, None].float(), size=(y1 - y0, x1 - x0), mode="bilinear", antialias=True)[0, 0]
         canvas = part.new_zeros(self.original)
         top, left, bottom, right = max(y0, 0), max(x0, 0), min(y1, self.original[0]), min(x1, self.original[1])
         canvas[top:bottom, left:right] = part[top - y0 : bottom - y0, left - x0 : right - x0]
@@ -82,10 +82,13 @@ class Transform:
             small = image.resize((self.size[1], self.size[0]), Image.Resampling.BICUBIC)
         else:
             width, height, left, top = self._crop(image.width, image.height)
-            small = image.resize((width, height), Image.Resampling.BICUBIC)
-            small = small.crop((left, top, left + self.size[1], top + self.size[0]))
             sx, sy = image.width / width, image.height / height
             window = (left * sx, top * sy, (left + self.size[1]) * sx, (top + self.size[0]) * sy)
+            if width * height <= LARGEST:
+                whole = image.resize((width, height), Image.Resampling.BICUBIC)
+                small = whole.crop((left, top, left + self.size[1], top + self.size[0]))
+            else:
+                small = image.resize((self.size[1], self.size[0]), Image.Resampling.BICUBIC, box=window)
             frame = Frame(frame.original, self.size, window)
         pixels = torch.from_numpy(np.asarray(small, dtype=np.float32).reshape(*self.size, -1) / 255)
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
@@ -109,8 +112,8 @@ class Foreign:
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
         tensor = self.fn(image)
-        if not isinstance(tensor, Tensor) or tensor.ndim != 3:
-            found = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        if not isinstance(tensor, Tensor) or tensor.ndim != 3 or not tensor.is_floating_point():
+            found = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise GamlensError(f"The transform must turn a PIL image into a (C,H,W) tensor; it gave {found}.")
         size = (int(tensor.shape[1]), int(tensor.shape[2]))
         return tensor, Frame((image.height, image.width), size, self._window(image, size))
@@ -127,8 +130,8 @@ class Foreign:
                 height, width = value
             elif kind == "crop":
                 sx, sy = seen_w / width, seen_h / height
-                left += round((width - value[1]) / 2) * sx
-                top += round((height - value[0]) / 2) * sy
+                left += _offset(width, value[1]) * sx
+                top += _offset(height, value[0]) * sy
                 seen_w, seen_h, width, height = value[1] * sx, value[0] * sy, value[1], value[0]
             else:
                 warnings.warn(
@@ -154,11 +157,25 @@ def _steps(fn: Any) -> list[tuple[str, Any]]:
     if name == "ImageClassification":
         side = _pair(fn.crop_size)
         return [*_resize(fn.resize_size), ("crop", side)]
-    if name == "Resize":
+    if name == "Resize" and getattr(fn, "max_size", None) is None:
         return _resize(fn.size)
     if name == "CenterCrop":
         return [("crop", _pair(fn.size))]
     return [] if name in _HARMLESS else [("unknown", name)]
+
+
+def _offset(side: int, crop: int) -> int:
+    """Where torchvision's centre crop starts; it pads an image that is smaller than the crop."""
+    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
+
+
+def _span(start: float, end: float, length: int) -> tuple[int, int]:
+    """Whole pixels of a window, at least one, inside the image where the window is."""
+    first, last = round(start), round(end)
+    if last <= first:
+        first = min(max(int(start), 0), length - 1)
+        last = first + 1
+    return first, last
 
 
 def _resize(size: Any) -> list[tuple[str, Any]]:

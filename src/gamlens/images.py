@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +34,12 @@ class Picture:
     def open(self) -> Image.Image:
         """The picture in RGB, upright."""
         if self.pixels is not None:
-            return rgb(self.pixels)
+            try:
+                return rgb(self.pixels)
+            except Exception as error:
+                raise GamlensError(
+                    f"Cannot read the PIL image {self.name!r}: {type(error).__name__}: {error}"
+                ) from error
         if self.path is not None:
             return upright(self.path)
         if self.tensor is None:
@@ -77,12 +81,13 @@ def upright(path: str | os.PathLike[str]) -> Image.Image:
     if os.path.isdir(name):
         raise GamlensError(f"{name!r} is a folder: give the image files in it.")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(name) as image:
-                image.load()
-                return rgb(image)
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        with Image.open(name) as image:
+            most = Image.MAX_IMAGE_PIXELS
+            if most is not None and image.width * image.height > most:
+                raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels, {most} at most")
+            image.load()
+            return rgb(image)
+    except Image.DecompressionBombError as error:
         raise GamlensError(
             f"{name!r} is too large to decode safely ({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS."
         ) from error
@@ -98,10 +103,10 @@ def rgb(image: Image.Image) -> Image.Image:
     """Any PIL image, upright, in RGB: transparency over white, 16 bits and floats brought to 8."""
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
-        values = np.asarray(image).astype(np.float64)
+        values = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         top = 65535.0 if image.mode.startswith("I") else max(float(values.max(initial=0)), 1e-12)
         top = 255.0 if image.mode == "I" and values.max(initial=0) <= 255 else top
-        image = Image.fromarray((np.nan_to_num(values / top).clip(0, 1) * 255).round().astype(np.uint8))
+        image = Image.fromarray(((values / top).clip(0, 1) * 255).round().astype(np.uint8))
     if "A" in image.getbands() or "transparency" in image.info:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,9 +22,9 @@ from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.models import Binding, Layout, Network, Output, pick
 from gamlens.points import Point
-from gamlens.rows import Origin, Rows, check_score, last_blocks
+from gamlens.rows import Origin, Rows, check_score, last_blocks, wide
 from gamlens.settle import unwrap
-from gamlens.trace import PairTrace, Trace
+from gamlens.trace import Aim, PairTrace, Trace
 
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -60,6 +61,7 @@ class Lens:
         self.model: nn.Module = network.module if device is None else network.module.to(device)
         self.name, self.weights, self.multi_label = network.name, network.weights, network.multi_label
         self.labels: tuple[str, ...] = tuple(labels) if labels is not None else network.labels
+        self.aliases = dict(network.aliases)
         self.precision = precision
         self.transform = _transform(transform, network)
         self._output = output
@@ -124,9 +126,12 @@ class Lens:
         batch_size: int = 32,
     ) -> Explanation:
         """Why this class? Trace and explain, `batch_size` images at a time."""
+        if batch_size < 1:
+            raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         items = list(pictures(images))
         if len(items) <= batch_size:
-            return self._trace(items, target, n=n, score=score, keep=False).explain(method, n, fuse)
+            whole = images if isinstance(images, Tensor) else items
+            return self._trace(whole, target, n=n, score=score, keep=False).explain(method, n, fuse)
         aims = targets.per_image(target, len(items))
         parts = (
             self._trace(items[i : i + batch_size], aims[i : i + batch_size], n=n, score=score, keep=False)
@@ -141,14 +146,13 @@ class Lens:
             raise GamlensError(f"x holds {len(left)} images and y {len(right)}: give as many, or 1 against N.")
         pairs = max(len(left), len(right))
         sides = [self._batch(side) for side in (left, right)]
-        batches = [batch.expand(pairs, -1, -1, -1) for batch, _, _ in sides]
+        batches = [batch if len(batch) == pairs else batch.repeat(pairs, 1, 1, 1) for batch, _, _ in sides]
         if batches[0].shape == batches[1].shape:
             tails: tuple[Tail, ...] = (self._forward(torch.cat(batches), n, embedding=True),)
-            both = self._embedding(tails[0], 2 * pairs)
-            embeddings = (both[:pairs], both[pairs:])
+            embeddings = self._embeddings(tails, (slice(pairs), slice(pairs, None)), 2 * pairs)
         else:
             tails = tuple(self._forward(batch, n, embedding=True) for batch in batches)
-            embeddings = (self._embedding(tails[0], pairs), self._embedding(tails[1], pairs))
+            embeddings = self._embeddings(tails, (slice(None), slice(None)), pairs)
         origins = [self._origin(_repeat(side[1], pairs), _repeat(side[2], pairs)) for side in sides]
         sizes = [(int(batch.shape[2]), int(batch.shape[3])) for batch in batches]
         return PairTrace(tails, embeddings, (origins[0], origins[1]), (sizes[0], sizes[1]))
@@ -179,20 +183,11 @@ class Lens:
             return self._trace_callable(tail, target, score, origin, size, len(shown))
         rule = scores.find_class_score(score, multi_label=self.multi_label)
         output = self._class_scores(tail, len(shown))
-        with torch.inference_mode(False), torch.enable_grad():
-            values = rule(output if output.dtype == torch.float64 else output.float())
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(output.device.type, enabled=False):
+            values = rule(wide(output))
         origin = replace(origin, about={**origin.about, "score": score})
-        activations = {name: block.detach() for name, block in tail.blocks.items()}
-
-        def aim(target: Any, *, keep: bool = True) -> Trace:
-            wanted = targets.resolve(target, output.detach(), self.labels)
-            chosen = values[wanted.index, wanted.targets]
-            check_score(chosen, len(wanted.index))
-            gradients = targets.gradients(values, wanted, tail.blocks, keep_graph=keep)
-            rows = Rows(activations, gradients, chosen.detach(), wanted.targets, wanted.index, size, origin)
-            return Trace(rows, output.detach(), score, self.multi_label, aim if keep else None)
-
-        return aim(target, keep=keep)
+        aim = Aim(tail, output.detach(), values, size, origin, score, self.multi_label)
+        return aim.at(target, keep=keep)
 
     def _trace_callable(
         self, tail: Tail, target: Any, score: scores.OutputScore, origin: Origin, size: tuple[int, int], count: int
@@ -203,7 +198,7 @@ class Lens:
             value = score(tail.output if self._output is None else pick(tail.output, self._output))
         check_score(value, count)
         name = getattr(score, "__name__", "score")
-        gradients = capture.gradients(value, tail.blocks, keep_graph=False)
+        (gradients,) = capture.gradients(value, [tail], keep_graph=False)
         activations = {block: h.detach() for block, h in tail.blocks.items()}
         none = torch.full((count,), NO_CLASS, device=value.device)
         origin = replace(origin, about={**origin.about, "score": name})
@@ -232,13 +227,14 @@ class Lens:
             )
         return output
 
-    def _embedding(self, tail: Tail, count: int) -> Tensor:
-        value = tail.embedding
-        if value is None or len(value) != count or value.numel() == 0:
-            raise GamlensError(
-                f"The embedding {self.embedding!r} does not give one vector an image: name another layer."
-            )
-        return value.flatten(1)
+    def _embeddings(self, tails: Sequence[Tail], parts: tuple[slice, slice], count: int) -> tuple[Tensor, Tensor]:
+        """x's and y's embeddings (P,D), still in the graph."""
+        for tail in tails:
+            if tail.embedding is None or len(tail.embedding) != count or tail.embedding.numel() == 0:
+                raise GamlensError(f"The embedding {self.embedding!r} gives no vector an image: name another layer.")
+        with torch.inference_mode(False), torch.enable_grad():
+            flat = [tail.embedding.flatten(1) for tail in (tails[0], tails[-1]) if tail.embedding is not None]
+            return flat[0][parts[0]], flat[1][parts[1]]
 
     def _batch(self, images: Any) -> tuple[Tensor, tuple[Picture, ...], tuple[Frame, ...]]:
         """Images as the model takes them, (B,C,H,W) on its device and of its dtype."""
@@ -263,7 +259,11 @@ class Lens:
                 f"The images of one call must come out at one size; found {found}: one call for each size."
             )
         like = self._parameter(tensors[0])
-        return torch.stack(tensors).to(like.device, like.dtype), tuple(shown), tuple(frames)
+        own = isinstance(images, Tensor) and images.ndim == 4
+        batch = (images if own else torch.stack(tensors)).to(like.device, like.dtype)
+        if batch is images and self._bound(batch).writes_input:
+            batch = batch.clone()
+        return batch, tuple(shown), tuple(frames)
 
     def _origin(self, shown: tuple[Picture, ...], frames: tuple[Frame, ...]) -> Origin:
         about = {
@@ -272,7 +272,7 @@ class Lens:
             "precision": self.precision,
             "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-        return Origin(shown, frames, self.labels, about)
+        return Origin(shown, frames, self.labels, self.aliases, about)
 
     # Finding the blocks
 
@@ -293,7 +293,7 @@ class Lens:
 
     def _parameter(self, other: Tensor) -> Tensor:
         """A floating point tensor of the model, for its device and dtype."""
-        own = (*self.model.parameters(), *self.model.buffers())
+        own = chain(self.model.parameters(), self.model.buffers())
         return next((tensor for tensor in own if tensor.is_floating_point()), other)
 
 

@@ -23,6 +23,8 @@ def boxes(maps: Tensor, *, threshold: float = 0.25, mode: BoxMode = "all") -> Te
     check_threshold(threshold)
     if mode not in ("all", "largest"):
         raise GamlensError(f"A box is drawn around 'all' pixels or the 'largest' component, not {mode!r}.")
+    if len(maps) == 0:
+        return maps.new_zeros(0, 4, dtype=torch.float32)
     masks = maps >= threshold
     if mode == "largest":
         masks = largest_component(masks)

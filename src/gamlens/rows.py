@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,7 +29,10 @@ class Sums(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Eq. 4 at a block, (R,h,w) each: Grad-CAM's positive and negative part, and the pixels it hides, |N| >= P."""
+    """Eq. 4 at a block, (R,h,w) each: Grad-CAM's positive and negative part, and the pixels it hides, |N| >= P.
+
+    Where h >= 0, as after a ReLU, Grad-CAM is zero on exactly the hidden pixels.
+    """
 
     positive: Tensor
     negative: Tensor
@@ -48,6 +52,7 @@ class Origin:
     pictures: tuple[Picture, ...]
     frames: tuple[Frame, ...]
     labels: tuple[str, ...]
+    aliases: Mapping[str, str]
     about: Mapping[str, Any]
 
 
@@ -81,9 +86,12 @@ class Rows:
         """The method's map at a block's own size, neither resized nor normalised: (R,h,w)."""
         entry = methods.find(method)
         if entry.kind != "block":
-            raise GamlensError(f"Method {method!r} is of kind {entry.kind!r} and has no map of one block of one image.")
-        activation, gradient = self.block(block)
-        result: Tensor = entry.fn(activation, gradient, *([wide(self.scores)] if entry.reads_score else []))
+            raise GamlensError(
+                f"Method {method!r} is of kind {entry.kind!r} and has no map of one image: use compare or trace_pair."
+            )
+        with exactly(self.scores):
+            activation, gradient = self.block(block)
+            result: Tensor = entry.fn(activation, gradient, *([wide(self.scores)] if entry.reads_score else []))
         return result
 
     def sums(self, block: str | None = None) -> Sums:
@@ -93,7 +101,8 @@ class Rows:
 
     def evidence(self, block: str | None = None) -> Evidence:
         """What Grad-CAM adds up at a block, split by sign, and what it hides (Eq. 4)."""
-        positive, negative = methods.evidence(*self.block(block))
+        with exactly(self.scores):
+            positive, negative = methods.evidence(*self.block(block))
         return Evidence(positive, negative, negative.abs() >= positive)
 
     def explain(self, method: str, n: int, how: fuse.Fusion, *, given: Tensor | None = None) -> Explanation:
@@ -104,7 +113,8 @@ class Rows:
         for name in names:
             raw = given if given is not None else self.raw(method, name)
             blocks[name], flat[name] = fuse.min_max(fuse.resize(raw, self.size))
-        maps = fuse.fuse(list(blocks.values()), how)
+        with exactly(self.scores):
+            maps = fuse.fuse(list(blocks.values()), how)
         _warn_flat(method, flat)
         if method == "grad_cam":
             self._warn_hidden()
@@ -138,6 +148,13 @@ class Rows:
                 GamlensWarning,
                 stacklevel=4,
             )
+
+
+@contextmanager
+def exactly(like: Tensor) -> Iterator[None]:
+    """No graph and no autocast, whatever surrounds the call: map arithmetic keeps its own precision."""
+    with torch.no_grad(), torch.autocast(like.device.type, enabled=False):
+        yield
 
 
 def last_blocks(names: Sequence[str], n: int) -> tuple[str, ...]:

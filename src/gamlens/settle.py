@@ -30,12 +30,10 @@ def settled(model: nn.Module) -> Iterator[None]:
     """The model in eval mode, for one thread at a time, no graph, compiled parts run eagerly; then as it was."""
     with _guard:
         lock = _locks.setdefault(model, threading.RLock())
-    compiled = any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
+    modules = list(model.modules())
+    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
     with lock, torch.inference_mode(False), torch.no_grad():
-        training = [module for module in model.modules() if module.training]
+        training = [module for module in modules if module.training]
         try:
             for module in training:
                 module.training = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,8 @@ def per_image(target: Any, images: int) -> list[Any]:
     return list(target)
 
 
-def resolve(target: Any, output: Tensor, labels: Sequence[str]) -> Wanted:
-    """Targets as class indices; None becomes the image's top class. output (B,K)."""
+def resolve(target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping[str, str] | None = None) -> Wanted:
+    """Targets as class indices; None becomes the image's top class. output (B,K); aliases are other names of labels."""
     entries = per_image(target, len(output))
     best = output.argmax(dim=1)
     if all(entry is None for entry in entries):
@@ -50,6 +50,7 @@ def resolve(target: Any, output: Tensor, labels: Sequence[str]) -> Wanted:
         if not several:
             raise GamlensError(f"target[{image}] is empty: give a class, or None for the top class.")
         for number, item in enumerate(several):
+            item = (aliases or {}).get(item, item) if isinstance(item, str) else item
             index.append(image)
             classes.append(int(best[image]) if item is None else class_index(item, output.shape[1], labels))
             turn.append(number)
@@ -69,7 +70,7 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
     return number
 
 
-def gradients(values: Tensor, wanted: Wanted, blocks: dict[str, Tensor], *, keep_graph: bool) -> dict[str, Tensor]:
+def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph: bool) -> dict[str, Tensor]:
     """d score / d block, one row per image and target: {block: (R,C,h,w)}.
 
     The first targets of all images share one backward, the second targets the next, and so on.
@@ -82,12 +83,12 @@ def gradients(values: Tensor, wanted: Wanted, blocks: dict[str, Tensor], *, keep
         images = [wanted.index[row] for row in rows]
         with torch.inference_mode(False), torch.enable_grad():
             chosen = values[images, wanted.targets[rows]]
-        found.append(capture.gradients(chosen, blocks, keep_graph=keep_graph or turn + 1 < turns))
+        found += capture.gradients(chosen, [tail], keep_graph=keep_graph or turn + 1 < turns)
         for row, image in zip(rows, images, strict=True):
             picks[row] = (turn, image)
     if turns == 1 and [image for _, image in picks] == list(range(len(values))):
         return found[0]
-    return {name: torch.stack([found[turn][name][image] for turn, image in picks]) for name in blocks}
+    return {name: torch.stack([found[turn][name][image] for turn, image in picks]) for name in tail.blocks}
 
 
 def _by_name(name: str, labels: Sequence[str]) -> int:
@@ -95,7 +96,8 @@ def _by_name(name: str, labels: Sequence[str]) -> int:
         raise GamlensError(
             f"The class {name!r} was asked for by name, but the model has no labels: give labels= or a number."
         )
-    hits = [number for number, label in enumerate(labels) if label.lower() == name.lower()]
+    hits = [number for number, label in enumerate(labels) if label == name]
+    hits = hits or [number for number, label in enumerate(labels) if label.lower() == name.lower()]
     if not hits and name.isdigit():
         return class_index(int(name), len(labels), labels)
     if len(hits) == 1:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gamlens import capture, fuse, methods, scores
+from gamlens import capture, fuse, methods, scores, targets
 from gamlens.capture import Tail
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
-from gamlens.rows import Evidence, Origin, Rows, Sums, check_score, wide
+from gamlens.rows import Evidence, Origin, Rows, Sums, check_score, exactly, wide
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Trace:
     output: Tensor | None
     score: str
     multi_label: bool
-    aim: Callable[[Any], Trace] | None = field(default=None, repr=False)
+    aim: Aim | None = field(default=None, repr=False)
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -96,11 +95,34 @@ class Trace:
         """The same forward, other classes: only the tail's backward runs."""
         if self.aim is None:
             raise GamlensError("This trace was released, or its score is not a class score: trace the images again.")
-        return self.aim(target)
+        return self.aim.at(target)
 
     def release(self) -> Trace:
         """The same without its graph: less memory, no `retarget`."""
         return replace(self, aim=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """A forward that is waiting for targets: its tail, the model's output (B,K) and the class scores (B,K) from it."""
+
+    tail: Tail
+    output: Tensor
+    values: Tensor
+    size: tuple[int, int]
+    origin: Origin
+    score: str
+    multi_label: bool
+
+    def at(self, target: Any, *, keep: bool = True) -> Trace:
+        """A Trace of these targets; without `keep` the graph is gone afterwards."""
+        wanted = targets.resolve(target, self.output, self.origin.labels, self.origin.aliases)
+        chosen = self.values.detach()[wanted.index, wanted.targets]
+        check_score(chosen, len(wanted.index))
+        gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
+        activations = {name: block.detach() for name, block in self.tail.blocks.items()}
+        rows = Rows(activations, gradients, chosen, wanted.targets, wanted.index, self.size, self.origin)
+        return Trace(rows, self.output, self.score, self.multi_label, self if keep else None)
 
 
 @dataclass(eq=False)
@@ -132,8 +154,9 @@ class PairTrace:
         x, y = self.sides(score)
         if methods.find(method).kind == "pair":
             fn, last = methods.find(method).fn, self.blocks[-1]
-            h = [wide(side.activations[last]) for side in (x, y)]
-            maps = (fn(h[0], h[1]), fn(h[1], h[0]))
+            with exactly(x.scores):
+                h = [wide(side.activations[last]) for side in (x, y)]
+                maps = (fn(h[0], h[1]), fn(h[1], h[0]))
             results = [side.explain(method, 1, "mean", given=raw) for side, raw in zip((x, y), maps, strict=True)]
         else:
             results = [side.explain(method, n, fuse) for side in (x, y)]
@@ -153,7 +176,8 @@ class PairTrace:
         with self.lock:
             self.released = True
             self.tails = tuple(
-                Tail(None, {name: block.detach() for name, block in tail.blocks.items()}, None) for tail in self.tails
+                replace(tail, output=None, blocks={name: h.detach() for name, h in tail.blocks.items()}, embedding=None)
+                for tail in self.tails
             )
             self.embeddings = (self.embeddings[0].detach(), self.embeddings[1].detach())
         return self
@@ -162,20 +186,19 @@ class PairTrace:
         name = score if isinstance(score, str) else getattr(score, "__name__", "score")
         fn = scores.find_pair_score(score) if isinstance(score, str) else score
         pairs = len(self)
-        with torch.inference_mode(False), torch.enable_grad():
+        with exactly(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
             value = fn(*(wide(side) for side in self.embeddings))
         check_score(value, pairs)
-        wanted = {f"{number}/{block}": h for number, tail in enumerate(self.tails) for block, h in tail.blocks.items()}
-        found = capture.gradients(value, wanted, keep_graph=keep)
+        found = capture.gradients(value, self.tails, keep_graph=keep)
         if score == "cosine":
-            found = _without_noise(found, value.detach())
+            found = [_without_noise(part, value.detach(), warn=part is found[0]) for part in found]
         sides = []
         for side, (origin, size) in enumerate(zip(self.origins, self.sizes, strict=True)):
             number, part = (side, slice(None)) if len(self.tails) == 2 else (0, slice(side * pairs, (side + 1) * pairs))
             sides.append(
                 Rows(
                     {block: h.detach()[part] for block, h in self.tails[number].blocks.items()},
-                    {block: found[f"{number}/{block}"][part] for block in self.blocks},
+                    {block: gradient[part] for block, gradient in found[number].items()},
                     value.detach(),
                     torch.full((pairs,), NO_CLASS, device=value.device),
                     tuple(range(pairs)),
@@ -186,18 +209,19 @@ class PairTrace:
         return sides[0], sides[1]
 
 
-def _without_noise(gradients: dict[str, Tensor], cosine: Tensor) -> dict[str, Tensor]:
+def _without_noise(gradients: dict[str, Tensor], cosine: Tensor, *, warn: bool) -> dict[str, Tensor]:
     """Zero gradients where the cosine is at its maximum: by Eq. 5 they are zero, what is computed is rounding."""
     same = cosine >= 1 - 16 * torch.finfo(cosine.dtype).eps
     if not bool(same.any()):
         return gradients
-    rows = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
-    warnings.warn(
-        f"Pair {rows}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; "
-        "the maps are empty. Use score='dot' to see what the images share.",
-        GamlensWarning,
-        stacklevel=5,
-    )
+    if warn:
+        rows = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
+        warnings.warn(
+            f"Pair {rows}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; "
+            "the maps are empty. Use score='dot' to see what the images share.",
+            GamlensWarning,
+            stacklevel=5,
+        )
     return {
         name: torch.where(same.repeat(len(gradient) // len(same))[:, None, None, None], 0, gradient)
         for name, gradient in gradients.items()

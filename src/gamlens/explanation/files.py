@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,40 +23,95 @@ JSON, MAPS = "explanation.json", "maps.npz"
 
 
 def save(result: Explanation, folder: str | Path, *, cmap: str, style: str) -> list[str]:
-    """Write the rows of `result` into `folder`; explanation.json comes last, so a folder that has it is whole."""
-    place = Path(folder)
-    _make(place)
-    result = result.cpu()
-    files, overlays = [], []
-    for row, name in enumerate(result.names):
-        file = f"{row:03d}-{file_stem(Path(result.picture(row).name).stem)}-{file_stem(name)}.png"
-        image = result.overlay(row, cmap=cmap, style=style)
-        files.append(_write(place / file, partial(image.save, format="PNG")))
-        overlays.append(file)
-    arrays: dict[str, Any] = {
-        "maps": result.maps.numpy(),
-        **{f"block:{name}": maps.numpy() for name, maps in result.blocks.items()},
-    }
-    files.append(_write(place / MAPS, lambda out: np.savez_compressed(out, **arrays)))
-    pictures = [_keep(place, number, picture, files) for number, picture in enumerate(result.pictures)]
-    record = _record(result, overlays, pictures)
-    text = json.dumps(record, indent=2, ensure_ascii=False).encode()
-    files.append(_write(place / JSON, lambda out: out.write(text)))
-    return files
+    """Write the rows of `result` into `folder`: all of it, or nothing and what was there before stays."""
+    with Staged() as staged:
+        _stage(staged, result, Path(folder), cmap, style)
+    return staged.files
 
 
 def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list[str]:
     """Write x/ and y/ and one picture a pair."""
     place = Path(folder)
-    _make(place)
-    files = [
-        *save(result.x, place / "x", cmap=cmap, style="heat"),
-        *save(result.y, place / "y", cmap=cmap, style="heat"),
-    ]
-    for row in range(len(result)):
-        image = result.overlay(row, cmap=cmap)
-        files.append(_write(place / f"{row:03d}-pair.png", partial(image.save, format="PNG")))
-    return files
+    with Staged() as staged:
+        _stage(staged, result.x, place / "x", cmap, "heat")
+        _stage(staged, result.y, place / "y", cmap, "heat")
+        for row in range(len(result)):
+            staged.write(place / f"{row:03d}-pair.png", partial(result.overlay(row, cmap=cmap).save, format="PNG"))
+    return staged.files
+
+
+def _stage(staged: Staged, result: Explanation, place: Path, cmap: str, style: str) -> None:
+    result = result.cpu()
+    overlays = []
+    for row, name in enumerate(result.names):
+        overlays.append(f"{row:03d}-{file_stem(Path(result.picture(row).name).stem)}-{file_stem(name)}.png")
+        image = result.overlay(row, cmap=cmap, style=style)
+        staged.write(place / overlays[-1], partial(image.save, format="PNG"))
+    arrays: dict[str, Any] = {
+        "maps": result.maps.numpy(),
+        **{f"block:{name}": maps.numpy() for name, maps in result.blocks.items()},
+    }
+    staged.write(place / MAPS, lambda out: np.savez_compressed(out, **arrays))
+    pictures = [_keep(staged, place, number, picture) for number, picture in enumerate(result.pictures)]
+    text = json.dumps(_record(result, overlays, pictures), indent=2, ensure_ascii=False).encode()
+    staged.write(place / JSON, lambda out: out.write(text))
+
+
+class Staged:
+    """Files written beside their places and moved there together; a failure puts back what was there."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[Path, Path]] = []
+
+    @property
+    def files(self) -> list[str]:
+        return [str(file) for _, file in self.moves]
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def write(self, file: Path, write: Callable[[IO[bytes]], Any]) -> None:
+        beside = file.with_name(f".{file.name}.{os.getpid()}.part")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self.moves.append((beside, file))
+            with open(beside, "wb") as out:
+                write(out)
+        except OSError as error:
+            raise _unwritable(file, error) from error
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        kept: list[tuple[Path, Path]] = []
+        try:
+            if kind is None:
+                self._move(kept)
+        finally:
+            for beside in (*(move[0] for move in self.moves), *(old for old, _ in kept)):
+                beside.unlink(missing_ok=True)
+
+    def _move(self, kept: list[tuple[Path, Path]]) -> None:
+        moved: list[Path] = []
+        try:
+            for beside, file in self.moves:
+                if file.exists():
+                    old = file.with_name(f".{file.name}.{os.getpid()}.old")
+                    shutil.copy2(file, old)
+                    kept.append((old, file))
+                os.replace(beside, file)
+                moved.append(file)
+        except OSError as error:
+            for new in moved:
+                new.unlink(missing_ok=True)
+            for old, place in kept:
+                if not place.exists():
+                    os.rename(old, place)
+            raise _unwritable(self.moves[len(moved)][1], error) from error
+
+
+def _unwritable(file: Path, error: OSError) -> GamlensError:
+    what = "make the folder" if not file.parent.is_dir() else "write"
+    place = file.parent if what == "make the folder" else file
+    return GamlensError(f"Cannot {what} {str(place)!r}: {error.strerror or error}.")
 
 
 def load(folder: str | Path) -> Explanation:
@@ -71,9 +127,16 @@ def load(folder: str | Path) -> Explanation:
         ) from error
     except Exception as error:
         raise GamlensError(f"Cannot read the explanation in {str(place)!r}: {type(error).__name__}: {error}") from error
-    if record.get("format") != FORMAT:
-        raise GamlensError(f"{str(place)!r} is written in format {record.get('format')}; this version reads {FORMAT}.")
-    return _restore(place, record, found)
+    form = record.get("format") if isinstance(record, dict) else None
+    if form != FORMAT:
+        raise GamlensError(f"{str(place)!r} is written in format {form}; this version reads {FORMAT}.")
+    try:
+        result = _restore(place, record, found)
+        if len(result.scores) != len(result.maps):
+            raise ValueError(f"{len(result.scores)} rows in {JSON}, {len(result.maps)} maps in {MAPS}")
+    except Exception as error:
+        raise GamlensError(f"Cannot read the explanation in {str(place)!r}: {type(error).__name__}: {error}") from error
+    return result
 
 
 def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]) -> Explanation:
@@ -107,34 +170,13 @@ def _record(result: Explanation, overlays: list[str], pictures: list[dict[str, A
     return {"format": FORMAT, "about": dict(result.about), "rows": rows, "images": pictures}
 
 
-def _keep(place: Path, number: int, picture: Picture, files: list[str]) -> dict[str, Any]:
+def _keep(staged: Staged, place: Path, number: int, picture: Picture) -> dict[str, Any]:
     """A picture that lies in a file is named; any other is written beside the maps."""
     if picture.path is not None:
         return {"name": picture.name, "path": os.path.abspath(picture.path), "kept": None}
-    kept, image = f"image-{number:03d}.png", picture.open()
-    files.append(_write(place / kept, partial(image.save, format="PNG")))
+    kept = f"image-{number:03d}.png"
+    staged.write(place / kept, partial(picture.open().save, format="PNG"))
     return {"name": picture.name, "path": None, "kept": kept}
-
-
-def _make(place: Path) -> None:
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GamlensError(f"Cannot make the folder {str(place)!r}: {error.strerror or error}.") from error
-
-
-def _write(file: Path, write: Callable[[IO[bytes]], Any]) -> str:
-    """Write beside the file, then put it in its place: a failure leaves what was there before."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        with open(beside, "wb") as out:
-            write(out)
-        os.replace(beside, file)
-    except OSError as error:
-        raise GamlensError(f"Cannot write {str(file)!r}: {error.strerror or error}.") from error
-    finally:
-        beside.unlink(missing_ok=True)
-    return str(file)
 
 
 def _two(values: list[int]) -> tuple[int, int]:

@@ -54,8 +54,7 @@ class Explanation:
 
     def __getitem__(self, rows: Rows) -> Explanation:
         """Some rows, by number, slice, list or mask; one number keeps its row dimension."""
-        keep = torch.arange(len(self))[_selector(rows, len(self))].reshape(-1)
-        keep = keep.to(self.maps.device)
+        keep = torch.arange(len(self))[_selector(rows, len(self))].reshape(-1).to(self.maps.device)
         images = self.index[keep].tolist()
         order = {image: place for place, image in enumerate(dict.fromkeys(images))}
         return replace(
@@ -226,6 +225,9 @@ def concat(parts: Iterable[Explanation]) -> Explanation:
     items = list(parts)
     if len(items) == 1:
         return items[0]
+    if len(sizes := {tuple(item.maps.shape[1:]) for item in items}) > 1:
+        found = ", ".join(str(size) for size in sorted(sizes))
+        raise GamlensError(f"The images of one call must come out at one size; found {found}: one call for each size.")
     shift, index = 0, []
     for item in items:
         index.append(item.index + shift)
@@ -252,8 +254,10 @@ def file_stem(text: str, *, longest: int = 60) -> str:
 
 
 def _selector(rows: Rows, count: int) -> Any:
-    if isinstance(rows, int):
+    if isinstance(rows, int | np.integer):
         if not -count <= rows < count:
             raise IndexError(f"row {rows} of {count}")
         return rows
-    return rows.cpu() if isinstance(rows, Tensor) else rows if isinstance(rows, slice) else torch.as_tensor(rows)
+    if isinstance(rows, Tensor):
+        return rows.cpu()
+    return list(range(count))[rows] if isinstance(rows, slice) else list(rows)

@@ -12,6 +12,6 @@ def xgrad_cam(activation: Tensor, gradient: Tensor) -> Tensor:
     A channel whose activation sums to zero has no weight.
     """
     total = activation.sum(dim=(2, 3))
-    share = torch.where(total != 0, 1 / torch.where(total != 0, total, 1), 0)
-    weight = (activation * gradient).sum(dim=(2, 3)) * share
+    weight = (activation * gradient).sum(dim=(2, 3)) / torch.where(total != 0, total, 1)
+    weight = torch.where(total != 0, weight, 0)
     return torch.einsum("bk,bkhw->bhw", weight, activation).relu()

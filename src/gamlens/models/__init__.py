@@ -5,26 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor, nn
 
 from gamlens.errors import GamlensError, near
-from gamlens.models import checkpoint
+from gamlens.models import checkpoint, efficientnet_lite, timm_zoo, torchvision_zoo, tresnet
 from gamlens.models.bind import Binding, bind, named
+from gamlens.models.chexnet import chexnet
 from gamlens.models.discover import Layout, Stage
-from gamlens.models.efficientnet_lite import efficientnet_lite0
+from gamlens.models.from_file import from_file
+from gamlens.models.lenet5 import lenet5
 from gamlens.models.network import Network
 from gamlens.models.outputs import Output, pick
-from gamlens.models.torchvision_zoo import densenet201, resnet50, resnet101
 from gamlens.settle import unwrap
 
 Weights = str | os.PathLike[str] | Mapping[str, Tensor] | None
+Builder = Callable[..., Network]
 
-MODELS: dict[str, Callable[..., Network]] = {
-    "efficientnet_lite0": efficientnet_lite0,
-    "resnet50": resnet50,
-    "resnet101": resnet101,
-    "densenet201": densenet201,
+MODELS: dict[str, Builder] = {
+    "efficientnet_lite0": partial(efficientnet_lite.build, "efficientnet_lite0"),
+    "efficientnet_lite1": partial(efficientnet_lite.build, "efficientnet_lite1"),
+    "efficientnet_lite2": partial(efficientnet_lite.build, "efficientnet_lite2"),
+    "densenet201": partial(torchvision_zoo.build, "densenet201"),
+    "resnet101": partial(torchvision_zoo.build, "resnet101"),
+    "resnet50": partial(torchvision_zoo.build, "resnet50"),
+    "chexnet": chexnet,
+    "tresnet_m": partial(tresnet.build, "tresnet_m"),
+    "tresnet_l": partial(tresnet.build, "tresnet_l"),
+    "tresnet_xl": partial(tresnet.build, "tresnet_xl"),
+    "lenet5": lenet5,
 }
 
 
@@ -34,27 +44,42 @@ def load(model: nn.Module | str, *, weights: Weights = None) -> Network:
         return _adopt(model, weights)
     if not isinstance(model, str):
         raise GamlensError(f"A model is an nn.Module or a name such as 'resnet50'; found {type(model).__name__}.")
-    if model not in MODELS:
-        raise GamlensError(f"There is no model {model!r}: {near(model, MODELS)} Or give your own nn.Module.")
+    build = find(model)
     if weights is None or (isinstance(weights, str) and weights == "random"):
-        return MODELS[model](random=weights is not None)
-    network = MODELS[model](random=True)
-    return replace(network, weights=fill(network, weights))
+        return build(random=weights is not None)
+    tensors, source = read(weights)
+    return replace(build(tensors=tensors), weights=source)
+
+
+def find(name: str) -> Builder:
+    """The builder of a name: one of MODELS, `timm/NAME`, or any classifier of torchvision."""
+    if name in MODELS:
+        return MODELS[name]
+    if name.startswith(timm_zoo.PREFIX):
+        return partial(timm_zoo.build, name)
+    others = torchvision_zoo.names()
+    if name in others:
+        return partial(torchvision_zoo.build, name)
+    raise GamlensError(
+        f"There is no model {name!r}: {near(name, (*MODELS, *others))} Or 'timm/NAME', 'file.py:build', an nn.Module."
+    )
+
+
+def read(weights: str | os.PathLike[str] | Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    """Tensors by name and where they came from."""
+    source = "state dict" if isinstance(weights, Mapping) else str(weights)
+    return (checkpoint.tidy(weights, source) if isinstance(weights, Mapping) else checkpoint.read(source)), source
 
 
 def _adopt(module: nn.Module, weights: Weights) -> Network:
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
     network = Network(module, type(unwrap(module)).__name__, "given")
-    return network if weights is None else replace(network, weights=fill(network, weights))
-
-
-def fill(network: Network, weights: Weights) -> str:
-    """Load a file or a state dict into a network; returns where the weights came from."""
-    source = "state dict" if isinstance(weights, Mapping) else str(weights)
-    tensors = checkpoint.tidy(weights, source) if isinstance(weights, Mapping) else checkpoint.read(source)
-    checkpoint.fill(network.module, tensors, name=source)
-    return source
+    if weights is None:
+        return network
+    tensors, source = read(weights)
+    checkpoint.fill(unwrap(module), tensors, name=source)
+    return replace(network, weights=source)
 
 
 __all__ = [
@@ -66,7 +91,7 @@ __all__ = [
     "Stage",
     "Weights",
     "bind",
-    "fill",
+    "from_file",
     "load",
     "named",
     "pick",

@@ -17,10 +17,13 @@ from gamlens.settle import settled
 
 @dataclass(frozen=True)
 class Binding:
-    """The blocks in the order they run, and what discovery found (None where it found nothing)."""
+    """The blocks in the order they run, what discovery found (None where it found nothing), and whether the model
+    changes its input in place.
+    """
 
     points: tuple[Point, ...]
     layout: Layout | None
+    writes_input: bool
 
 
 def named(model: nn.Module, names: Sequence[str] | None) -> tuple[Point, ...] | None:
@@ -34,7 +37,7 @@ def named(model: nn.Module, names: Sequence[str] | None) -> tuple[Point, ...] | 
         raise GamlensError(f"blocks= needs at least one name and none twice; found {list(names)}.")
     known = dict(model.named_modules())
     for point in points:
-        if point.module not in known and point.module != OUTPUT:
+        if point.module not in known and str(point) != OUTPUT:
             raise GamlensError(f"The model has no module {point.module!r}: {near(point.module, filter(None, known))}")
     return points
 
@@ -43,10 +46,12 @@ def bind(model: nn.Module, image: Tensor, *, asked: tuple[Point, ...] | None, ou
     """One recorded forward of `image` (1,C,H,W) through `model`."""
 
     def leniently(value: Any) -> Any:
-        return pick(value, output) if isinstance(value, Tensor) or output is not None else None
+        return pick(value, output) if isinstance(value, Tensor) or output is not None or asked is None else None
 
     layout = None
     with settled(model):
+        image = image.detach().clone()
+        version = image._version
         try:
             layout = discover(model, image, output=leniently)
         except GamlensError:
@@ -57,6 +62,8 @@ def bind(model: nn.Module, image: Tensor, *, asked: tuple[Point, ...] | None, ou
                 f"The model failed on an image of shape {tuple(image.shape)}: {type(error).__name__}: {error}"
             ) from error
         if asked is not None:
-            return Binding(tuple(order_of(model, image, asked)), layout)
-    assert layout is not None
-    return Binding(tuple(Point.parse(name) for name in layout.blocks), layout)
+            points = tuple(order_of(model, image.clone(), asked))
+        else:
+            assert layout is not None
+            points = tuple(Point.parse(name) for name in layout.blocks)
+        return Binding(points, layout, image._version != version)

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from gamlens.points import OUTPUT, Point, function_name, tensors
 
 MIN_STRIDE = 4
 LONGEST_CHAIN = 6
+LINEAR = ("linear", "conv2d", "conv_transpose2d", "matmul", "addmm", "mm", "einsum")
 _PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
 
 
@@ -101,6 +102,7 @@ class Recorder(TorchFunctionMode):
         self.all: list[Node] = []
         self.calls: list[Call] = []
         self.stack: list[tuple[str, Node | None]] = []
+        self.events: list[Point] = []
 
     def run(self, batch: Tensor) -> Any:
         self._node(batch, (), "")
@@ -141,13 +143,18 @@ class Recorder(TorchFunctionMode):
 
     def _enter(self, name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            known = self._known((args, kwargs))
-            self.stack.append((name, known[0] if known else None))
+            if threading.get_ident() == self.thread:
+                known = self._known((args, kwargs))
+                self.stack.append((name, known[0] if known else None))
+                self.events.append(Point(name, reads_input=True))
 
         return hook
 
     def _leave(self, name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() != self.thread:
+                return
+            self.events.append(Point(name))
             read = self.stack[-1][1]
             gave = None
             for tensor in tensors(output):
@@ -194,14 +201,31 @@ def point_of(recorder: Recorder, node: Node) -> Point | None:
 
 
 def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[Point, int]:
-    """What the classifier (the last linear layer on the path) reads; the model's own output where there is none."""
-    runs = Counter(call.name for call in recorder.calls)
+    """What the classifier (the last linear map on the path) reads.
+
+    The model's own output where there is no such map after pooling, or where it is normalised afterwards: then the
+    model is an embedder.
+    """
     last = max((node.order for node in path if node.size), default=0)
-    for call in reversed(recorder.calls):
-        head = issubclass(call.kind, nn.Linear | nn.Conv2d) and call.read is not None and not call.read.size
-        if head and call.gave in path and call.read in path and call.read.order > last and runs[call.name] == 1:
-            return Point(call.name, reads_input=True), call.read.shape[1]
-    return Point(OUTPUT), path[-1].shape[-1]
+    after = [node for node in path if node.order > last]
+    for number, node in reversed(list(enumerate(after))):
+        if node.func == "normalize":
+            break
+        if node.func in LINEAR and number > 0:
+            source = after[number - 1]
+            point = _head_input(recorder, node, source) or point_of(recorder, source)
+            if point is not None:
+                return point, source.shape[1]
+    return Point(OUTPUT), path[-1].shape[1]
+
+
+def _head_input(recorder: Recorder, node: Node, source: Node) -> Point | None:
+    """`module:input` where a module that runs once reads `source` and gives `node`."""
+    runs = Counter(call.name for call in recorder.calls)
+    for call in recorder.calls:
+        if call.gave is node and call.read is source and runs[call.name] == 1:
+            return Point(call.name, reads_input=True)
+    return None
 
 
 def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> Layout:
@@ -228,8 +252,8 @@ def order_of(model: nn.Module, batch: Tensor, points: Sequence[Point]) -> list[P
     """`points` in the order in which they run, for blocks that the user named."""
     recorder = Recorder(model)
     recorder.run(batch)
-    last = {call.name: index for index, call in enumerate(recorder.calls)}
-    return sorted(points, key=lambda point: (last.get(point.module, -1), len(point.chain)))
+    place = {event: number for number, event in enumerate(recorder.events)}
+    return sorted(points, key=lambda point: (place.get(replace(point, chain=()), len(place)), len(point.chain)))
 
 
 def _stages(recorder: Recorder, path: list[Node], image: tuple[int, int]) -> list[Stage]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model with what comes with it. `weights` says where they are from; "random" means untrained."""
+    """A model with what comes with it. `weights` says where they are from; "random" means untrained.
+
+    `size`, `mean`, `std` and `short` (the short side before a centre crop) describe its input; `aliases` are other
+    names of its labels; a multi-label model's probabilities are sigmoids.
+    """
 
     module: nn.Module
     name: str
@@ -19,4 +24,5 @@ class Network:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     short: int = 256
     labels: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     multi_label: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +24,7 @@ def pick(output: Any, how: Output) -> Tensor:
 
 
 def _part(output: Any, how: str | int) -> Any:
-    if isinstance(how, str) and hasattr(output, how):
+    if isinstance(how, str) and not isinstance(output, Mapping) and hasattr(output, how):
         return getattr(output, how)
     try:
         return output[how]

@@ -1,0 +1,127 @@
+"""What `cost.py` measures: a plain forward, gamlens, and the peers, each called as its own documentation does.
+
+Every tool is a callable (batch, targets) -> maps. Blocks are gamlens' own for all; hooks are set and removed
+in each call, so that no tool runs with another's; every map ends at the size of the image.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gamlens import Lens
+from gamlens.methods import METHODS
+
+MODELS = ("resnet50", "resnet101", "densenet201", "efficientnet_lite0")
+Run = Callable[[Tensor, list[int]], Any]
+PEERS = {"captum": "captum.attr", "torchcam": "torchcam.methods", "grad-cam": "pytorch_grad_cam"}
+MODULE_OF = {"features:relu": "features.norm5"}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One row of the table: `run` takes a batch (B,C,H,W) and a class an image."""
+
+    name: str
+    blocks: str
+    run: Run
+
+
+def build(name: str, device: str) -> Lens:
+    """The lens on a model: random weights, which cost what trained ones do, except the embedded model's own."""
+    torch.manual_seed(0)
+    return Lens(name, weights=None if name == "efficientnet_lite0" else "random", device=device)
+
+
+def plain(model: nn.Module) -> Run:
+    """The forward that everything is compared with."""
+
+    def run(batch: Tensor, targets: list[int]) -> Any:
+        with torch.no_grad():
+            return model(batch)
+
+    return run
+
+
+def every_method(lens: Lens) -> Run:
+    """One trace, then each block method over its last two blocks."""
+    names = [name for name, method in METHODS.items() if method.kind == "block"]
+
+    def run(batch: Tensor, targets: list[int]) -> Any:
+        trace = lens.trace(batch, targets, n=2)
+        return [trace.explain(name, n=2) for name in names]
+
+    return run
+
+
+def captum(attr: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
+    """One pass a layer: there is no call for several. Maps are detached at once, or each would keep its graph."""
+
+    def run(batch: Tensor, targets: list[int]) -> Any:
+        maps = []
+        for layer in layers:
+            low = attr.LayerGradCam(model, layer).attribute(batch, targets, relu_attributions=True).detach()
+            maps.append(attr.LayerAttribution.interpolate(low, tuple(batch.shape[2:]), "bilinear"))
+        return torch.stack(maps).mean(dim=0)
+
+    return run
+
+
+def torchcam(method: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
+    """One pass for all layers, fused by its own `fuse_cams`."""
+
+    def run(batch: Tensor, targets: list[int]) -> Any:
+        with method(model, layers) as extractor:
+            maps = extractor(targets, model(batch))
+            fused = extractor.fuse_cams(maps)
+        return F.interpolate(fused[:, None], tuple(batch.shape[2:]), mode="bilinear")[:, 0]
+
+    return run
+
+
+def grad_cam(method: Any, target: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
+    """One pass for all layers, fused by their mean, as NumPy arrays."""
+
+    def run(batch: Tensor, targets: list[int]) -> Any:
+        with method(model=model, target_layers=layers) as cam:
+            return cam(input_tensor=batch, targets=[target(number) for number in targets])
+
+    return run
+
+
+def find_peers() -> tuple[dict[str, Any], list[str]]:
+    """The peers that are installed, by name, and a note for each that is not."""
+    found, notes = {}, []
+    for name, module in PEERS.items():
+        try:
+            found[name] = importlib.import_module(module)
+        except ImportError as error:
+            notes.append(f"{name} is not installed and was left out ({error}): pip install 'gamlens[bench]'")
+    return found, notes
+
+
+def tools_of(lens: Lens, peers: dict[str, Any]) -> list[Tool]:
+    """Every row of one model, the plain forward first."""
+    model, modules = lens.model, dict(lens.model.named_modules())
+    two = [modules[MODULE_OF.get(name, name)] for name in lens.blocks[-2:]]
+    one = two[-1:]
+    tools = [Tool("plain forward", "-", plain(model))]
+    tools += [Tool("gamlens GAM", f"{n}", partial(lens.classify, n=n)) for n in (1, 2, 4)]
+    tools.append(Tool("gamlens, every method", "2", every_method(lens)))
+    if attr := peers.get("captum"):
+        tools += [Tool("captum LayerGradCam", f"{len(use)}", captum(attr, model, use)) for use in (one, two)]
+    if cams := peers.get("torchcam"):
+        tools.append(Tool("torchcam GradCAM", "1", torchcam(cams.GradCAM, model, one)))
+        tools.append(Tool("torchcam LayerCAM", "2", torchcam(cams.LayerCAM, model, two)))
+    if cams := peers.get("grad-cam"):
+        target = importlib.import_module("pytorch_grad_cam.utils.model_targets").ClassifierOutputTarget
+        tools.append(Tool("grad-cam GradCAM", "1", grad_cam(cams.GradCAM, target, model, one)))
+        tools.append(Tool("grad-cam LayerCAM", "2", grad_cam(cams.LayerCAM, target, model, two)))
+    return tools

@@ -1,0 +1,42 @@
+"""A model from the user's own Python file: `path/to/file.py:build`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from gamlens.errors import GamlensError, near
+
+SUFFIX = ".py:"
+
+
+def from_file(text: str) -> Any:
+    """What the function `build` of `file.py:build` returns: a model, or anything else the caller understands.
+
+    The file runs as Python, as if it were imported: give only files that you trust.
+    """
+    place, _, name = text.rpartition(":")
+    file = Path(place)
+    if not file.is_file():
+        raise GamlensError(f"There is no file {place!r} to take the model from.")
+    spec = importlib.util.spec_from_file_location(f"gamlens_user_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise GamlensError(f"{place!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+        build = getattr(module, name, None)
+        if not callable(build):
+            functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            raise GamlensError(f"{place!r} has no function {name!r}: {near(name, functions)}")
+        return build()
+    except GamlensError:
+        raise
+    except Exception as error:
+        raise GamlensError(f"{text!r} failed: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(file.parent.resolve()))

@@ -1,0 +1,47 @@
+"""LeNet-5, for digits of 28 or 32 pixels. LeCun et al. 1998, with ReLU and max pooling."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gamlens.models import checkpoint
+from gamlens.models.network import Network
+
+
+class LeNet5(nn.Module):
+    """(B,1,28,28) or (B,1,32,32) -> (B,classes)."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5)
+        self.relu1, self.relu2 = nn.ReLU(), nn.ReLU()
+        self.pool1, self.pool2 = nn.MaxPool2d(2), nn.MaxPool2d(2)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] == 28:
+            x = F.pad(x, (2, 2, 2, 2))
+        x = self.pool1(self.relu1(self.conv1(x)))
+        x = self.pool2(self.relu2(self.conv2(x))).flatten(1)
+        logits: Tensor = self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+        return logits
+
+
+def lenet5(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+    """LeNet-5 with the weights of a file, or untrained ones."""
+    module = LeNet5()
+    if tensors is not None:
+        checkpoint.fill(module, tensors, name="lenet5")
+    elif not random:
+        raise checkpoint.needs_file("lenet5", "a checkpoint of this network")
+    return Network(
+        module.eval(),
+        "lenet5",
+        "random" if random else "file",
+        size=(28, 28),
+        mean=(0.1307,),
+        std=(0.3081,),
+        short=28,
+        labels=("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+    )

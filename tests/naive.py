@@ -1,0 +1,162 @@
+"""Plain float64 twins of the formulas, one channel or one pixel at a time, written from the papers.
+
+Nothing here imports gamlens or torch. Arrays are of one image: activation h and gradient g (C,u,v), maps (u,v).
+"""
+
+import math
+
+import numpy as np
+
+
+def relu(plane):
+    return np.where(plane > 0, plane, 0.0)
+
+
+def gam(h, g):
+    """Barkan et al., Eq. 1: sum_k phi(h_k) o phi(g_k)."""
+    total = np.zeros(h.shape[1:])
+    for k in range(len(h)):
+        total += relu(h[k]) * relu(g[k])
+    return total
+
+
+def alphas(g):
+    """Grad-CAM's weights: the mean of each channel's gradient."""
+    _, u, v = g.shape
+    return [g[k].sum() / (u * v) for k in range(len(g))]
+
+
+def weighted(h, weights):
+    """phi(sum_k w_k h_k)."""
+    total = np.zeros(h.shape[1:])
+    for k, weight in enumerate(weights):
+        total += weight * h[k]
+    return relu(total)
+
+
+def grad_cam(h, g):
+    """Eq. 3."""
+    return weighted(h, alphas(g))
+
+
+def evidence(h, g):
+    """Eq. 4: P over a_k >= 0, N over a_k < 0."""
+    positive, negative = np.zeros(h.shape[1:]), np.zeros(h.shape[1:])
+    for k, alpha in enumerate(alphas(g)):
+        if alpha < 0:
+            negative += alpha * h[k]
+        else:
+            positive += alpha * h[k]
+    return positive, negative
+
+
+def grad_cam_pp(h, g):
+    """Eq. 6 after exp(s) is cancelled: beta = 1/(2 + S g) where that is positive and g is not 0."""
+    weights = []
+    for k in range(len(h)):
+        denominator = 2 + h[k].sum() * g[k]
+        counts = (g[k] > 0) & (denominator > 0)
+        weights.append((g[k][counts] / denominator[counts]).sum())
+    return weighted(h, weights)
+
+
+def grad_cam_pp_literal(h, g, s, real=np.float64):
+    """Eq. 6 as printed, with the derivatives of exp(s) for an s that is linear in h; computed in `real`."""
+    h, g = h.astype(real), g.astype(real)
+    weights = []
+    with np.errstate(all="ignore"):
+        exp = np.exp(real(s))
+        for k in range(len(h)):
+            first, second, third = exp * g[k], exp * g[k] ** 2, exp * g[k] ** 3
+            denominator = 2 * second + h[k].sum() * third
+            beta = np.where(second == 0, 0, second / denominator)
+            weights.append((beta * np.maximum(first, 0)).sum())
+        return np.maximum(sum(weight * plane for weight, plane in zip(weights, h, strict=True)), 0)
+
+
+def layer_cam(h, g):
+    """Jiang et al.: phi(sum_k phi(g_k) o h_k)."""
+    total = np.zeros(h.shape[1:])
+    for k in range(len(h)):
+        total += relu(g[k]) * h[k]
+    return relu(total)
+
+
+def hires_cam(h, g):
+    """Draelos and Carin: phi(sum_k g_k o h_k)."""
+    total = np.zeros(h.shape[1:])
+    for k in range(len(h)):
+        total += g[k] * h[k]
+    return relu(total)
+
+
+def xgrad_cam(h, g):
+    """Fu et al.: a_k = sum_ij (h_ij / sum h) g_ij."""
+    weights = []
+    for k in range(len(h)):
+        total = h[k].sum()
+        weights.append((h[k] / total * g[k]).sum() if total != 0 else 0.0)
+    return weighted(h, weights)
+
+
+def vdsn(h, other):
+    """Stylianou et al.: sum_k h_k times the mean of the other image's channel."""
+    total = np.zeros(h.shape[1:])
+    for k in range(len(h)):
+        total += h[k] * (other[k].sum() / other[k].size)
+    return total
+
+
+METHODS = {
+    "gam": gam,
+    "grad_cam": grad_cam,
+    "grad_cam_pp": grad_cam_pp,
+    "grad_cam_pp_literal": grad_cam_pp_literal,
+    "layer_cam": layer_cam,
+    "hires_cam": hires_cam,
+    "xgrad_cam": xgrad_cam,
+    "vdsn": vdsn,
+}
+
+
+def cubic(distance, a=-0.75):
+    """Keys' cubic convolution kernel."""
+    d = abs(distance)
+    if d <= 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a if d < 2 else 0.0
+
+
+def stretch(rows, count):
+    """Rows (n, ...) -> (count, ...): four taps a row, half-pixel centres, the border repeated."""
+    n = len(rows)
+    result = []
+    for place in range(count):
+        source = (place + 0.5) * n / count - 0.5
+        base = math.floor(source)
+        total = np.zeros(rows.shape[1:])
+        for tap in range(base - 1, base + 3):
+            total += cubic(source - tap) * rows[min(max(tap, 0), n - 1)]
+        result.append(total)
+    return np.stack(result)
+
+
+def resize(plane, size):
+    """RSZ: bicubic, one axis after the other."""
+    return stretch(stretch(plane, size[0]).T, size[1]).T
+
+
+def min_max(plane):
+    """NRM: zeros where the plane is flat or holds a value that is not finite."""
+    low, high = plane.min(), plane.max()
+    if not np.isfinite(plane).all() or high == low:
+        return np.zeros_like(plane)
+    return (plane - low) / (high - low)
+
+
+def finish(planes, size):
+    """Eq. 2: the mean of NRM(RSZ(m)) over the blocks."""
+    total = np.zeros(size)
+    for plane in planes:
+        total += min_max(resize(plane, size))
+    return total / len(planes)

@@ -1,0 +1,276 @@
+"""What can be done with a result: rows, places in the original image, files, pickles, notebooks."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import nets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gamlens import Explanation, GamlensError, Lens, PairExplanation, Transform
+
+LABELS = ("ant", "bee", "cat", "a/b: c?", "elk", "fox", "gnu", "hen", "ibex", "jay")
+
+
+def photo(width: int, height: int) -> Image.Image:
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def small_lens(mode: str = "squash") -> Lens:
+    return Lens(nets.small(), labels=LABELS, transform=Transform(size=(64, 64), mode=mode, short=72))
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Explanation:
+    """Five rows of three images: a file, pixels, a preprocessed tensor."""
+    photo(90, 60).save(tmp_path / "photo.png")
+    return small_lens().classify([tmp_path / "photo.png", photo(50, 70), nets.images(1)], [[2, 3], 9, [0, 0]])
+
+
+def identical(a: Explanation, b: Explanation) -> None:
+    """Everything but the pictures, to the bit."""
+    assert torch.equal(a.maps, b.maps)
+    assert list(a.blocks) == list(b.blocks)
+    assert all(torch.equal(a.blocks[name], b.blocks[name]) for name in a.blocks)
+    for part in ("scores", "targets", "index"):
+        assert torch.equal(getattr(a, part), getattr(b, part))
+        assert getattr(a, part).dtype == getattr(b, part).dtype
+    assert a.names == b.names
+    assert dict(a.about) == dict(b.about)
+    assert a.frames == b.frames
+    assert [picture.name for picture in a.pictures] == [picture.name for picture in b.pictures]
+    assert torch.equal(a.boxes(), b.boxes())
+
+
+def looks(image: Image.Image) -> list[int]:
+    return [*image.size, *image.tobytes()]
+
+
+def test_saved_and_loaded_is_the_same(result: Explanation, tmp_path: Path) -> None:
+    files = result.save(str(tmp_path / "new" / "out"))
+    assert all(Path(file).is_file() for file in files)
+    assert sum(file.endswith(".png") for file in files) == 5 + 2
+    again = Explanation.load(str(tmp_path / "new" / "out"))
+    identical(result, again)
+    for row in range(5):
+        assert looks(again.overlay(row)) == looks(result.overlay(row))
+    again.save(str(tmp_path / "second"))
+    identical(result, Explanation.load(str(tmp_path / "second")))
+    assert not list((tmp_path / "new" / "out").glob("*.part"))
+
+
+def test_a_callable_score_is_saved_by_name(tmp_path: Path) -> None:
+    def margin(output: torch.Tensor) -> torch.Tensor:
+        return output[:, 0] - output[:, 1]
+
+    result = small_lens().trace(nets.images(2), score=margin).explain(fuse=[1, 2])
+    result.save(str(tmp_path))
+    assert Explanation.load(str(tmp_path)).names == ["margin", "margin"]
+    identical(result, Explanation.load(str(tmp_path)))
+
+
+def test_a_pickle_is_the_same(result: Explanation) -> None:
+    again = pickle.loads(pickle.dumps(result))
+    identical(result, again)
+    assert again.labels == result.labels
+    assert [looks(again.overlay(row)) for row in range(5)] == [looks(result.overlay(row)) for row in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (0, [0]),
+        (-1, [4]),
+        (slice(1, 4), [1, 2, 3]),
+        (slice(None, None, -2), [4, 2, 0]),
+        ([3, 0, 3], [3, 0, 3]),
+        ([], []),
+        ([True, False, True, False, True], [0, 2, 4]),
+        (torch.tensor([False, True, False, False, True]), [1, 4]),
+        (torch.tensor([2, 4]), [2, 4]),
+        (np.array([1, 3]), [1, 3]),
+        (np.int64(2), [2]),
+    ],
+)
+def test_some_rows(result: Explanation, rows: object, expected: list[int]) -> None:
+    part = result[rows]
+    assert len(part) == len(expected)
+    assert torch.equal(part.maps, result.maps[expected])
+    assert torch.equal(part.scores, result.scores[expected])
+    assert part.names == [result.names[row] for row in expected]
+    for here, there in enumerate(expected):
+        assert part.picture(here) is result.picture(there)
+        assert part.full(here).shape == result.full(there).shape
+        assert torch.equal(part.boxes()[here], result.boxes()[there])
+    assert len(part.pictures) == len(part.frames) == len(set(result.index[expected].tolist()))
+
+
+@pytest.mark.parametrize("rows", [5, -6, [0, 5], [True, False]])
+def test_rows_that_are_not_there(result: Explanation, rows: object) -> None:
+    with pytest.raises(IndexError):
+        _ = result[rows]
+
+
+def test_rows_can_be_walked_through(result: Explanation) -> None:
+    assert [row.names[0] for row in result] == ["cat", "a/b: c?", "jay", "ant", "ant"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(90, 60), (60, 90), (64, 64), (301, 200)])
+@pytest.mark.parametrize("mode", ["squash", "crop"])
+def test_places_are_those_of_the_original(mode: str, width: int, height: int) -> None:
+    result = small_lens(mode).classify(photo(width, height), 3)
+    full, mask, box = result.full(), result.masks(0.4)[0], result.boxes(0.4)[0]
+    assert full.shape == mask.shape == (height, width)
+    assert mask.dtype == torch.bool
+    assert float(full.max()) <= 1
+    assert float(full.min()) >= 0
+    assert 0 <= box[0] < box[2] <= width
+    assert 0 <= box[1] < box[3] <= height
+    assert result.overlay(threshold=0.4).size == (width, height)
+    x0, y0, x1, y1 = (round(value) for value in result.frames[0].window)
+    seen = torch.nn.functional.interpolate(full[None, None, y0:y1, x0:x1], size=(64, 64), mode="area")[0, 0]
+    assert float((seen - result.maps[0]).abs().mean()) < 0.03
+    ys, xs = mask.nonzero(as_tuple=True)
+    tight = torch.stack([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
+    assert float((tight - box).abs().max()) <= 0.02 * max(width, height) + max(width, height) / 64
+    if mode == "crop":
+        side = 64 / 72 * min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        assert box[0] >= left - width / 72
+        assert box[2] <= width - left + width / 72
+        assert float(full[:, : int(left) - 1].sum() if left > 2 else 0) == 0
+        assert float(full[: int(top) - 1].sum() if top > 2 else 0) == 0
+
+
+def test_a_turned_file_is_explained_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = photo(90, 60)
+    image.save(tmp_path / "turned.png", exif=exif)
+    result = small_lens().classify(tmp_path / "turned.png", 3)
+    assert result.full().shape == (90, 60)
+    assert result.overlay().size == (60, 90)
+    nets.same(result, small_lens().classify(image.transpose(Image.Transpose.ROTATE_270), 3))
+    result.save(str(tmp_path / "out"))
+    assert Explanation.load(str(tmp_path / "out")).overlay().size == (60, 90)
+
+
+def test_a_notebook_shows_images(result: Explanation) -> None:
+    html = result._repr_html_()
+    assert html.count("<img") == 5
+    assert "a/b: c?" in html
+    assert "data:image/" in html
+
+
+NOT_WHOLE = r"Cannot read the explanation in|is not whole|rows in explanation\.json"
+BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no folder": (lambda at: at.rename(at.with_name("gone")), r"not a saved explanation: explanation\.json is missing"),
+    "no json": (lambda at: (at / "explanation.json").unlink(), r"explanation\.json is missing"),
+    "no maps": (lambda at: (at / "maps.npz").unlink(), r"maps\.npz is missing"),
+    "half a json": (lambda at: cut(at / "explanation.json"), r"Cannot read the explanation in"),
+    "half the maps": (lambda at: cut(at / "maps.npz"), r"Cannot read the explanation in"),
+    "empty maps": (lambda at: (at / "maps.npz").write_bytes(b""), r"Cannot read the explanation in"),
+    "a list": (lambda at: (at / "explanation.json").write_text("[]"), r"Cannot read the explanation in|format"),
+    "another format": (lambda at: change(at, format=99), r"format 99; this version reads 1"),
+    "no rows": (lambda at: change(at, rows=None), NOT_WHOLE),
+    "fewer rows": (lambda at: change(at, rows=[]), NOT_WHOLE),
+    "no map in maps": (lambda at: np.savez(at / "maps.npz", other=np.zeros(3)), NOT_WHOLE),
+}
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def change(folder: Path, **parts: object) -> None:
+    record = json.loads((folder / "explanation.json").read_text()) | parts
+    (folder / "explanation.json").write_text(
+        json.dumps({key: part for key, part in record.items() if part is not None})
+    )
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_folder_is_an_error(result: Explanation, tmp_path: Path, name: str) -> None:
+    result.save(str(tmp_path / "out"))
+    BREAKS[name][0](tmp_path / "out")
+    with pytest.raises(GamlensError, match=BREAKS[name][1]):
+        Explanation.load(str(tmp_path / "out"))
+
+
+def test_a_picture_that_is_gone_is_an_error_when_shown(result: Explanation, tmp_path: Path) -> None:
+    result.save(str(tmp_path / "out"))
+    (tmp_path / "photo.png").unlink()
+    again = Explanation.load(str(tmp_path / "out"))
+    assert torch.equal(again.full(0), result.full(0))
+    with pytest.raises(GamlensError, match=r"no file '.*photo\.png'"):
+        again.overlay(0)
+
+
+@pytest.mark.parametrize("function", ["open", "replace"])
+@pytest.mark.parametrize("fails_at", ["png", "maps.npz", "explanation.json"])
+def test_a_full_disk_leaves_what_was_there(
+    result: Explanation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, fails_at: str
+) -> None:
+    folder = tmp_path / "out"
+    result.save(str(folder))
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    later = small_lens().classify([photo(30, 30), photo(40, 40), photo(50, 50)], [[2, 3], 9, [0, 0]])
+    module = builtins if function == "open" else os
+    real = getattr(module, function)
+
+    def full(file: object, *args: object, **options: object) -> object:
+        if fails_at in str(file) and ("wb" in args or function == "replace"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, function, full)
+        with pytest.raises(GamlensError, match=r"Cannot write '.*No space left on device"):
+            later.save(str(folder))
+    assert not list(folder.glob(".*"))
+    if function == "open":
+        assert {file: file.read_bytes() for file in before} == before
+    with contextlib.suppress(GamlensError):  # the old one or none, never a mixture
+        identical(result, Explanation.load(str(folder)))
+
+
+def test_a_folder_that_cannot_be_made(result: Explanation, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(GamlensError, match=r"Cannot make the folder"):
+            result.save(str(folder))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_pairs_do_all_that_too(tmp_path: Path) -> None:
+    photo(90, 60).save(tmp_path / "x.png")
+    pair = small_lens().compare(tmp_path / "x.png", [photo(50, 70), photo(40, 40)])
+    pair.save(str(tmp_path / "out"))
+    for again in (PairExplanation.load(str(tmp_path / "out")), pickle.loads(pickle.dumps(pair))):
+        identical(pair.x, again.x)
+        identical(pair.y, again.y)
+        assert torch.equal(pair.scores, again.scores)
+        assert looks(again.overlay(1)) == looks(pair.overlay(1))
+    assert torch.equal(pair[1].y.maps, pair.y.maps[1:])
+    assert pair[-1].scores.tolist() == pair.scores[1:].tolist()
+    assert pair._repr_html_().count("<img") == 2
+    assert pair.x.full().shape == (60, 90)
+    assert pair.y.full(0).shape == (70, 50)
+    assert [array.shape for array in pair.numpy()] == [(2, 64, 64), (2, 64, 64)]
+    assert len(pair[[True, False]]) == 1
+    with pytest.raises(IndexError):
+        _ = pair[2]
+    (tmp_path / "out" / "y" / "maps.npz").unlink()
+    with pytest.raises(GamlensError, match=r"maps\.npz is missing"):
+        PairExplanation.load(str(tmp_path / "out"))

@@ -1,0 +1,122 @@
+"""Logit, probability, dot, cosine."""
+
+import math
+
+import pytest
+import torch
+
+from gamlens import scores
+from gamlens.errors import GamlensError
+
+OUTPUT = torch.tensor([[0.0, math.log(3.0)], [math.log(4.0), 0.0]], dtype=torch.float64)
+X = torch.tensor([[3.0, 4.0], [1.0, -2.0]], dtype=torch.float64)
+Y = torch.tensor([[4.0, 3.0], [2.0, 1.0]], dtype=torch.float64)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=found.dtype), rtol=1e-14, atol=1e-15)
+
+
+def test_class_scores_by_hand():
+    assert torch.equal(scores.logit(OUTPUT), OUTPUT)
+    close(scores.softmax(OUTPUT), [[0.25, 0.75], [0.8, 0.2]])
+    close(scores.sigmoid(OUTPUT), [[0.5, 0.75], [0.8, 0.5]])
+
+
+def test_temperature_divides_the_logits():
+    doubled = 2 * OUTPUT
+    close(scores.softmax(doubled, temperature=2.0), [[0.25, 0.75], [0.8, 0.2]])
+    close(scores.sigmoid(doubled, temperature=2.0), [[0.5, 0.75], [0.8, 0.5]])
+
+
+def test_pair_scores_by_hand():
+    # 3*4 + 4*3 and 1*2 - 2*1; lengths 5 and 5
+    close(scores.dot(X, Y), [24.0, 0.0])
+    close(scores.cosine(X, Y), [0.96, 0.0])
+
+
+def test_pair_scores_are_symmetric_and_the_cosine_knows_no_length():
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 4, 7, dtype=torch.float64)
+    for fn in (scores.dot, scores.cosine):
+        torch.testing.assert_close(fn(x, y), fn(y, x), rtol=1e-14, atol=0)
+    torch.testing.assert_close(scores.cosine(3 * x, 0.01 * y), scores.cosine(x, y), rtol=1e-13, atol=0)
+    close(scores.cosine(x, 2 * x), [1.0] * 4)
+    close(scores.cosine(x, -x), [-1.0] * 4)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_cosine_gradient_is_eq_5(side):
+    torch.manual_seed(1)
+    pair = [torch.randn(4, 9, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    s = scores.cosine(*pair)
+    (found,) = torch.autograd.grad(s.sum(), pair[side])
+    s = s.detach()
+    own, other = pair[side].detach(), pair[1 - side].detach()
+    for row in range(4):
+        a, b = math.sqrt(float((own[row] ** 2).sum())), math.sqrt(float((other[row] ** 2).sum()))
+        expected = other[row] / (a * b) - float(s[row]) * own[row] / a**2
+        torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
+        assert abs(float(found[row] @ own[row])) < 1e-12
+
+
+def test_cosine_gradient_by_hand():
+    x = X[:1].clone().requires_grad_()
+    (found,) = torch.autograd.grad(scores.cosine(x, Y[:1]).sum(), x)
+    # (4, 3)/25 - 0.96*(3, 4)/25 = (1.12, -0.84)/25
+    close(found, [[0.0448, -0.0336]])
+
+
+def test_an_embedding_of_zeros_has_no_cosine():
+    zero = X.clone()
+    zero[1] = 0
+    with pytest.raises(GamlensError, match=r"x\[1\] is all zeros"):
+        scores.cosine(zero, Y)
+    with pytest.raises(GamlensError, match=r"y\[1\] is all zeros"):
+        scores.cosine(X, zero)
+    close(scores.dot(zero, Y), [24.0, 0.0])
+
+
+def test_a_short_embedding_still_has_its_cosine():
+    close(scores.cosine(X * 1e-150, Y), [0.96, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "multi_label", "expected"),
+    [
+        ("logit", False, scores.logit),
+        ("logit", True, scores.logit),
+        ("probability", False, scores.softmax),
+        ("probability", True, scores.sigmoid),
+        ("softmax", True, scores.softmax),
+        ("sigmoid", False, scores.sigmoid),
+    ],
+)
+def test_class_scores_by_name(name, multi_label, expected):
+    assert scores.find_class_score(name, multi_label=multi_label) is expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("dot", scores.dot), ("cosine", scores.cosine)])
+def test_pair_scores_by_name(name, expected):
+    assert scores.find_pair_score(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "near"),
+    [
+        (scores.find_class_score, "logits", "logit"),
+        (scores.find_class_score, "Probabilty", "probability"),
+        (scores.find_pair_score, "cos", "cosine"),
+        (scores.find_pair_score, "dott", "dot"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_a_near_one(find, name, near):
+    with pytest.raises(GamlensError, match=f"score '{name}'.*'{near}'.*callable"):
+        find(name)
+
+
+def test_probabilities_are_read_in_float32():
+    found = scores.probabilities(OUTPUT)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.tensor([[0.25, 0.75], [0.8, 0.2]]))
+    torch.testing.assert_close(scores.probabilities(OUTPUT, multi_label=True), torch.tensor([[0.5, 0.75], [0.8, 0.5]]))

@@ -1,0 +1,218 @@
+"""What a trace promises: any method without another pass, scale-free maps, in-place layers that do not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import nets
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gamlens import METHODS, GamlensError, GamlensWarning, Lens
+
+BLOCK_METHODS = [name for name, method in METHODS.items() if method.kind == "block"]
+SCALE_FREE = ["gam", "grad_cam", "layer_cam", "hires_cam", "xgrad_cam"]
+quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
+
+
+@pytest.fixture(scope="module")
+def lens() -> Lens:
+    return Lens(nets.small())
+
+
+@quiet
+@pytest.mark.parametrize("method", BLOCK_METHODS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_explaining_a_trace_equals_classifying(lens: Lens, method: str, n: int) -> None:
+    trace = lens.trace(nets.images(2), [3, 7], n=None)
+    nets.same(trace.explain(method, n), lens.classify(nets.images(2), [3, 7], method=method, n=n))
+
+
+@pytest.mark.parametrize("target", [None, 4, [[1, 2], None], [9, [0, 3, 8]]])
+@pytest.mark.parametrize("score", ["logit", "probability", "sigmoid"])
+def test_retargeting_equals_a_new_trace(lens: Lens, target: object, score: str) -> None:
+    batch = nets.images(2)
+    trace = lens.trace(batch, 5, score=score)
+    again = trace.retarget(target)
+    nets.same(again.explain(), lens.trace(batch, target, score=score).explain())
+    nets.same(trace.retarget(5).explain(), trace.explain())
+    nets.same(again.retarget(5).explain(), trace.explain())
+
+
+def test_raw_maps_and_gradients_are_those_of_autograd(lens: Lens) -> None:
+    batch, net = nets.images(2), lens.model
+    trace = lens.trace(batch, [[3, 6], 1], n=2)
+    h = net.layer2(net.layer1(net.stem(batch))).detach().requires_grad_(True)
+    logits = net.fc(net.layer3(h).mean(dim=(2, 3)))
+    expected = [
+        (h[image] * torch.autograd.grad(logits[image, target], h, retain_graph=True)[0][image].relu()).sum(dim=0)
+        for image, target in ((0, 3), (0, 6), (1, 1))
+    ]
+    torch.testing.assert_close(trace.raw("gam", "layer2"), torch.stack(expected), atol=1e-12, rtol=1e-9)
+    assert trace.raw().shape == (3, 4, 4)
+    assert trace.index.tolist() == [0, 0, 1]
+
+
+@quiet
+@pytest.mark.parametrize("method", SCALE_FREE)
+@pytest.mark.parametrize("factor", [1e-3, 7.0])
+def test_a_positive_factor_on_a_callable_score_changes_no_map(lens: Lens, method: str, factor: float) -> None:
+    batch = nets.images(2)
+
+    def score(output: Tensor) -> Tensor:
+        return output[:, 2] - output[:, 8]
+
+    plain = lens.trace(batch, score=score).explain(method)
+    scaled = lens.trace(batch, score=lambda output: factor * score(output)).explain(method)
+    torch.testing.assert_close(scaled.maps, plain.maps, atol=1e-5, rtol=0)
+    torch.testing.assert_close(scaled.scores, factor * plain.scores)
+    assert plain.targets.tolist() == [-1, -1]
+    assert plain.names == ["score", "score"]
+
+
+@quiet
+@pytest.mark.parametrize("method", SCALE_FREE)
+def test_a_scaled_head_changes_no_map(lens: Lens, method: str) -> None:
+    scaled = nets.small()
+    with torch.no_grad():
+        scaled.fc.weight *= 12.5
+        scaled.fc.bias *= 12.5
+    ours, theirs = (at.classify(nets.images(2), 4, method=method) for at in (lens, Lens(scaled)))
+    torch.testing.assert_close(theirs.maps, ours.maps, atol=1e-5, rtol=0)
+    torch.testing.assert_close(theirs.scores, 12.5 * ours.scores)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 40.0])
+def test_a_positive_factor_on_an_embedding_changes_no_pair_map(lens: Lens, factor: float) -> None:
+    x, y = nets.images(2, seed=1), nets.images(2, seed=2)
+    plain = lens.trace_pair(x, y).explain(score="dot")
+    scaled = lens.trace_pair(x, y).explain(score=lambda a, b: factor * (a * b).sum(dim=1))
+    for ours, theirs in ((plain.x, scaled.x), (plain.y, scaled.y)):
+        torch.testing.assert_close(theirs.maps, ours.maps, atol=1e-5, rtol=0)
+
+
+@quiet
+@pytest.mark.parametrize("make", [nets.Small, nets.DenseLike])
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("method", BLOCK_METHODS)
+def test_in_place_layers_change_no_map(make: Callable[..., nn.Module], n: int, method: str) -> None:
+    plain, inplace = (Lens(nets.seeded(make, inplace=choice)) for choice in (False, True))
+    assert plain.blocks == inplace.blocks
+    x, y = nets.images(2, seed=1), nets.images(2, seed=2)
+    nets.same(inplace.classify(x, 4, method=method, n=n), plain.classify(x, 4, method=method, n=n))
+    ours, theirs = (at.compare(x, y, method=method, n=n) for at in (plain, inplace))
+    nets.same(theirs.x, ours.x)
+    nets.same(theirs.y, ours.y)
+
+
+def test_gam_is_the_same_before_and_after_an_in_place_relu() -> None:
+    """relu(h) is zero wherever norm5's output and the ReLU's differ."""
+    maps = [
+        Lens(nets.seeded(nets.DenseLike, inplace=inplace), blocks=[block]).classify(nets.images(2), 4, n=1).maps
+        for inplace in (False, True)
+        for block in ("features", "features.4", "features:relu")
+    ]
+    for other in maps[1:]:
+        torch.testing.assert_close(other, maps[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_an_embedding_is_read_before_an_in_place_layer_changes_it(inplace: bool) -> None:
+    class TwoLayers(nets.Small):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(32, 16)
+            self.act = nn.ReLU(inplace=inplace)
+            self.last = nn.Linear(16, nets.CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.act(self.first(self.features(x).mean(dim=(2, 3)))))
+
+    net = nets.seeded(TwoLayers)
+    x, y = nets.images(1, seed=1), nets.images(1, seed=2)
+    expected = [net.first(net.features(side).mean(dim=(2, 3))).detach() for side in (x, y)]
+    found = Lens(net, embedding="first").trace_pair(x, y).embeddings
+    assert float(expected[0].min()) < 0
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.detach(), theirs)
+
+
+@quiet
+@pytest.mark.parametrize("method", [*BLOCK_METHODS, "vdsn"])
+@pytest.mark.parametrize("score", ["cosine", "dot"])
+def test_swapping_x_and_y_swaps_the_maps(lens: Lens, method: str, score: str) -> None:
+    x, y = nets.images(2, seed=1), nets.images(2, seed=2)
+    there, back = lens.compare(x, y, method=method, score=score), lens.compare(y, x, method=method, score=score)
+    nets.same(there.x, back.y)
+    nets.same(there.y, back.x)
+    torch.testing.assert_close(there.scores, back.scores)
+    assert not torch.allclose(there.x.maps, there.y.maps, atol=0.01)
+
+
+def test_the_pair_score_is_that_of_the_embeddings(lens: Lens) -> None:
+    x, y = nets.images(3, seed=1), nets.images(3, seed=2)
+    a, b = (lens.model.features(side).mean(dim=(2, 3)).detach() for side in (x, y))
+    cosine = torch.cosine_similarity(a, b).float()
+    torch.testing.assert_close(lens.compare(x, y).scores, cosine)
+    torch.testing.assert_close(lens.compare(x, y, score="dot").scores, (a * b).sum(dim=1).float())
+    torch.testing.assert_close(lens.compare(x, y).y.scores, cosine)
+
+
+def test_a_pair_trace_serves_several_scores_and_then_lets_go(lens: Lens) -> None:
+    x, y = nets.images(2, seed=1), nets.images(2, seed=2)
+    pair = lens.trace_pair(x, y, n=3)
+    for score in ("cosine", "dot", "cosine"):
+        for n in (1, 3):
+            nets.same(pair.explain(n=n, score=score).y, lens.compare(x, y, score=score, n=n).y)
+    pair.release()
+    nets.same(pair.explain("layer_cam", score="dot").x, lens.compare(x, y, score="dot", method="layer_cam").x)
+    with pytest.raises(GamlensError, match="released: trace the pair again"):
+        pair.explain(score=lambda a, b: (a - b).norm(dim=1))
+
+
+def test_a_released_trace_explains_but_does_not_retarget(lens: Lens) -> None:
+    trace = lens.trace(nets.images(2), 3)
+    released = trace.release()
+    nets.same(released.explain(), trace.explain())
+    with pytest.raises(GamlensError, match=r"released.*trace the images again"):
+        released.retarget(4)
+
+
+def test_identical_images_have_no_cosine_gradient(lens: Lens) -> None:
+    x, y = nets.images(2, seed=1), nets.images(2, seed=1)
+    y[1] = nets.images(1, seed=9)[0]
+    with pytest.warns(GamlensWarning) as caught:
+        result = lens.compare(x, y)
+    assert any("Pair 0: both embeddings point the same way" in str(one.message) for one in caught)
+    for side in (result.x, result.y):
+        assert float(side.maps[0].abs().max()) == 0
+        assert float(side.maps[1].max()) > 0.5
+
+
+def test_top_lists_the_best_classes_with_their_chances(lens: Lens) -> None:
+    batch = nets.images(2)
+    logits = lens.model(batch).detach()
+    for row, guesses in enumerate(lens.trace(batch).top(3)):
+        assert [guess.index for guess in guesses] == logits[row].topk(3).indices.tolist()
+        chances = [float(logits[row].softmax(dim=0)[guess.index]) for guess in guesses]
+        assert [guess.probability for guess in guesses] == pytest.approx(chances, rel=1e-4)
+    assert len(lens.trace(batch).top(99)[0]) == nets.CLASSES
+
+
+def test_evidence_is_grad_cam_split_by_sign(lens: Lens) -> None:
+    trace = lens.trace(nets.images(2), 3)
+    positive, negative, hidden = trace.evidence()
+    torch.testing.assert_close((positive + negative).relu(), trace.raw("grad_cam"))
+    assert torch.equal(hidden, negative.abs() >= positive)
+    assert bool(((trace.evidence().hidden_share >= 0) & (trace.evidence().hidden_share <= 1)).all())
+    torch.testing.assert_close(trace.sums().activation, trace.rows.activations["layer3"].relu().sum(dim=1))
+
+
+@quiet
+@pytest.mark.parametrize("method", BLOCK_METHODS)
+def test_a_surrounding_autocast_does_not_blur_the_maps(method: str) -> None:
+    trace = Lens(nets.small().float()).trace(nets.images(2), 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = trace.explain(method)
+    nets.same(inside, trace.explain(method))
