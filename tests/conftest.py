@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
+torch.set_num_threads(1)  # small tensors are not worth splitting, and other runs may share the cores
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

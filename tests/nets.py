@@ -15,8 +15,6 @@ from gamlens import Explanation, Lens
 
 CLASSES = 10
 
-torch.set_num_threads(1)  # small tensors are not worth splitting, and many runs share the cores
-
 
 def stage(inputs: int, outputs: int, *, inplace: bool = False) -> nn.Sequential:
     """Half the resolution: convolution, batch norm, ReLU."""

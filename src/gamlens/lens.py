@@ -26,6 +26,7 @@ from gamlens.rows import Origin, Rows, check_score, last_blocks, wide
 from gamlens.settle import unwrap
 from gamlens.trace import Aim, PairTrace, Trace
 
+BATCH = 32
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -123,19 +124,19 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         score: str | scores.OutputScore = "logit",
-        batch_size: int = 32,
+        batch_size: int | None = None,
     ) -> Explanation:
-        """Why this class? Trace and explain, `batch_size` images at a time."""
-        if batch_size < 1:
+        """Why this class? Trace and explain: a tensor in one forward, other images 32 at a time, or `batch_size`."""
+        if batch_size is not None and batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
-        items = list(pictures(images))
-        if len(items) <= batch_size:
-            whole = images if isinstance(images, Tensor) else items
-            return self._trace(whole, target, n=n, score=score, keep=False).explain(method, n, fuse)
+        items: Any = images if isinstance(images, Tensor) and batch_size is None else list(pictures(images))
+        step = batch_size or (BATCH if isinstance(items, list) else len(items))
+        if len(items) <= step or items is images:
+            return self._trace(items, target, n=n, score=score, keep=False).explain(method, n, fuse)
         aims = targets.per_image(target, len(items))
         parts = (
-            self._trace(items[i : i + batch_size], aims[i : i + batch_size], n=n, score=score, keep=False)
-            for i in range(0, len(items), batch_size)
+            self._trace(items[i : i + step], aims[i : i + step], n=n, score=score, keep=False)
+            for i in range(0, len(items), step)
         )
         return concat([part.explain(method, n, fuse) for part in parts])
 
@@ -278,11 +279,15 @@ class Lens:
 
     def _try_layout(self, network: Network) -> None:
         """Find the blocks at once, at the usual input size; a model that takes another waits for its first image."""
-        first = next((layer for layer in self._inner.modules() if isinstance(layer, nn.Conv2d)), None)
-        channels = first.in_channels if first is not None else 3
         like = self._parameter(torch.empty(0))
+        size = self.transform.size if isinstance(self.transform, Transform) else network.size
         with suppress(GamlensError):
-            self._bound(torch.zeros(1, channels, *network.size, device=like.device, dtype=like.dtype))
+            self._bound(torch.zeros(1, self._channels(), *size, device=like.device, dtype=like.dtype))
+
+    def _channels(self) -> int:
+        """How many channels the first convolution reads."""
+        first = next((layer for layer in self._inner.modules() if isinstance(layer, nn.Conv2d)), None)
+        return first.in_channels if first is not None else 3
 
     def _bound(self, batch: Tensor | None = None) -> Binding:
         if self._binding is None:

@@ -174,6 +174,7 @@ def check_score(value: Any, rows: int) -> None:
         raise GamlensError(
             f"The score must be one number for each of the {rows} rows, a tensor ({rows},); found {found}."
         )
+    value = value.detach()
     if not bool(value.isfinite().all()):
         row = int((~value.isfinite()).nonzero()[0, 0])
         raise GamlensError(

@@ -59,6 +59,8 @@ def resolve(target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping
 
 def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
     """A class by number or by name."""
+    if isinstance(item, str) and item.isdigit() and item not in labels:
+        item = int(item)
     if isinstance(item, str):
         return _by_name(item, labels)
     try:
@@ -98,8 +100,6 @@ def _by_name(name: str, labels: Sequence[str]) -> int:
         )
     hits = [number for number, label in enumerate(labels) if label == name]
     hits = hits or [number for number, label in enumerate(labels) if label.lower() == name.lower()]
-    if not hits and name.isdigit():
-        return class_index(int(name), len(labels), labels)
     if len(hits) == 1:
         return hits[0]
     if hits:

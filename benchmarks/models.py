@@ -1,0 +1,215 @@
+"""Every convolutional network of torchvision and timm: which blocks are found, and whether they are the right ones.
+
+For each model (random weights, 96 px or its own size): the blocks, their sizes, whether the last block is what pooling
+reads, whether GAM is finite and in [0,1], and whether the model is left as it was. The last block is checked by
+recomputing the embedding: a second image whose last block is replaced by the first image's must give the first image's
+embedding (`gate`); where the embedding is the mean or the maximum of the last block, that is compared directly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gamlens import GamlensError, Lens, Transform
+from gamlens.capture import _Reader
+from gamlens.models import torchvision_zoo
+from gamlens.points import Point
+from gamlens.settle import settled
+
+SIDE = 96
+TRANSFORMERS = ("swin", "maxvit", "vit")
+CONVOLUTIONAL = (
+    *("byobnet", "convmixer", "convnext", "cspnet", "densenet", "dla", "dpn", "efficientnet", "fasternet", "focalnet"),
+    *("ghostnet", "hardcorenas", "hgnet", "hrnet", "inception_next", "inception_resnet_v2", "inception_v3"),
+    *("inception_v4", "lcnetv2", "mambaout", "metaformer", "mobilenetv3", "mobilenetv5", "nasnet", "nfnet", "pnasnet"),
+    *("rdnet", "regnet", "repghost", "repvit", "res2net", "resnest", "resnet", "resnetv2", "rexnet", "selecsls"),
+    *("senet", "sknet", "starnet", "tresnet", "vgg", "vovnet", "xception", "xception_aligned"),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found in one model, or why nothing was."""
+
+    name: str
+    blocks: tuple[str, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
+    embedding: str = ""
+    pooling: str = ""
+    side: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class _Replace(_Reader):
+    """Reads as usual, but hands on a given tensor in place of the block's."""
+
+    given: Tensor
+
+    def _take(self, point: Point, value: Any) -> Any:
+        taken = super()._take(point, value)
+        return self.given if point in self.points else taken
+
+
+def build(name: str) -> nn.Module:
+    """A model with random weights."""
+    if name.startswith("timm/"):
+        import timm
+
+        module: nn.Module = timm.create_model(name.removeprefix("timm/"))
+        return module
+    return torchvision_zoo.build(name, random=True).module
+
+
+def examine(name: str, module: nn.Module | None = None) -> Found:
+    """Find the blocks of a model and check them."""
+    start = time.perf_counter()
+    torch.manual_seed(0)
+    module = build(name) if module is None else module
+    sides = (SIDE, native_side(module))
+    for side in dict.fromkeys(sides):
+        lens = Lens(module, transform=Transform((side, side)))
+        if lens._binding is not None:
+            break
+    batch = torch.randn(2, lens._channels(), side, side)
+    before = state(module)
+    result = lens.classify(batch, n=len(lens.blocks) if len(lens.blocks) < 2 else 2)
+    if not (bool(result.maps.isfinite().all()) and float(result.maps.min()) >= 0 and float(result.maps.max()) <= 1):
+        raise GamlensError("GAM is not finite and in [0,1]")
+    if not same_state(before, state(module)):
+        raise GamlensError("the model was changed")
+    shapes = tuple((stage.shape[1], stage.shape[2]) for stage in lens.layout.stages if stage.chosen)
+    if len(set(shapes)) < 2:
+        raise GamlensError(f"only one resolution was found: {', '.join(lens.blocks)} {shapes}")
+    pooling = pooled(lens, module, batch)
+    return Found(name, lens.blocks, shapes, lens.embedding, pooling, side, time.perf_counter() - start)
+
+
+def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
+    """How the embedding comes from the last block; an error where it is not a function of it."""
+    last, place = Point.parse(lens.blocks[-1]), Point.parse(lens.embedding)
+    first, second = (read(_Reader(module, [last], place), module, batch[i : i + 1]) for i in (0, 1))
+    block = first.blocks[str(last)].detach()
+    swapped = _Replace(module, [last], place)
+    swapped.given = block
+    again = read(swapped, module, batch[1:])
+    if not close(again.embedding, first.embedding) or close(first.embedding, second.embedding):
+        raise GamlensError(f"the embedding {lens.embedding} is not a function of the last block {lens.blocks[-1]}")
+    for kind, value in (("mean", block.mean((2, 3))), ("max", block.amax((2, 3)))):
+        if close(value, first.embedding):
+            return kind
+    shuffled = _Replace(module, [last], place)
+    order = torch.randperm(block[0, 0].numel(), generator=torch.Generator().manual_seed(1))
+    shuffled.given = block.flatten(2)[:, :, order].view_as(block)
+    moved = read(shuffled, module, batch[1:])
+    return "pool, then layers" if close(moved.embedding, first.embedding) else "positions matter"
+
+
+def read(reader: _Reader, module: nn.Module, batch: Tensor) -> _Reader:
+    with settled(module), reader.attached():
+        output = module(batch.clone())
+    if reader.embedding is None:
+        reader.embedding = output
+    return reader
+
+
+def close(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None or a.numel() != b.numel():
+        return False
+    a, b = a.detach().flatten(), b.detach().flatten()
+    return bool((a - b).abs().max() <= 1e-4 * b.abs().max().clamp(min=1e-6))
+
+
+def state(module: nn.Module) -> dict[str, Any]:
+    values = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules())
+    return {"values": values, "hooks": hooks, "training": [part.training for part in module.modules()]}
+
+
+def same_state(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    same = all(torch.equal(value, b["values"][name]) for name, value in a["values"].items())
+    return same and a["hooks"] == b["hooks"] and a["training"] == b["training"]
+
+
+def native_side(module: nn.Module) -> int:
+    config = getattr(module, "pretrained_cfg", None) or {}
+    return int(config.get("input_size", (3, 299 if type(module).__name__ == "Inception3" else 224))[1])
+
+
+def smallest(modules: tuple[str, ...], each: int) -> Iterator[str]:
+    """The `each` smallest models of every module of timm, by parameters."""
+    import timm
+
+    for family in modules:
+        counts = {}
+        for name in timm.list_models(module=family):
+            with torch.device("meta"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                counts[name] = sum(value.numel() for value in timm.create_model(name).parameters())
+        yield from (f"timm/{name}" for name in sorted(counts, key=lambda name: (counts[name], name))[:each])
+
+
+def sweep(names: list[str]) -> Iterator[Found]:
+    """Examine each model; one that fails says why."""
+    for number, name in enumerate(names, 1):
+        try:
+            found = examine(name)
+        except Exception as error:  # noqa: BLE001 - a sweep reports whatever a model does
+            found = Found(name, reason=f"{type(error).__name__}: {' '.join(str(error).split())}"[:160])
+        print(f"{number}/{len(names)} {name}: {found.reason or ', '.join(found.blocks)}", file=sys.stderr, flush=True)
+        yield found
+
+
+def markdown(rows: list[Found]) -> str:
+    """The table of the docs: what was found, then what is not supported."""
+    good, bad = [row for row in rows if not row.reason], [row for row in rows if row.reason]
+    lines = [
+        "# Models",
+        "",
+        f"Blocks found by discovery, random weights; {len(good)} of {len(rows)} networks. Made by `make models`.",
+        "*Pooling* says how the embedding comes from the last block: its mean or maximum; or layers follow pooling;",
+        "or the head reads positions (flattened). In every case the embedding is a function of the last block alone.",
+        "",
+        "| model | blocks | sizes | embedding | pooling |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in good:
+        sizes = ", ".join(f"{h}x{w}" if h != w else str(h) for h, w in row.sizes)
+        blocks = ", ".join(f"`{block}`" for block in row.blocks)
+        lines.append(f"| {row.name} | {blocks} | {sizes} at {row.side} | `{row.embedding}` | {row.pooling} |")
+    if bad:
+        lines += ["", "## Not supported by discovery", "", "| model | reason |", "| --- | --- |"]
+        lines += [f"| {row.name} | {row.reason.replace('|', '/')} |" for row in bad]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", help="names; all of torchvision and a choice of timm by default")
+    parser.add_argument("--each", type=int, default=3, help="models of each timm family (default 3)")
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.epilog = "example: python benchmarks/models.py --models resnet50 timm/regnety_002"
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    names = options.models
+    if not names:
+        names = [name for name in torchvision_zoo.names() if not name.startswith(TRANSFORMERS)]
+        names += list(smallest(CONVOLUTIONAL, options.each))
+    text = markdown(list(sweep(names)))
+    if options.markdown:
+        options.markdown.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Networks by name: the paper's models, public checkpoint layouts, timm, torchvision, and a user's own file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from gamlens import MODELS, GamlensError, Lens
+from gamlens.cli import app
+from gamlens.models import from_file, load
+from gamlens.models.labels import CHEST, COCO, VOC
+
+runner = CliRunner()
+
+
+def public_chexnet(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """torchvision's names as the public CheXNet checkpoint has them."""
+    renamed = {}
+    for key, value in state.items():
+        key = re.sub(r"\.(norm|conv)([12])\.", r".\1.\2.", key)
+        renamed["module.densenet121." + key.replace("classifier.", "classifier.0.")] = value
+    return renamed
+
+
+def public_tresnet(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """timm's names as the public in-place ABN checkpoints have them."""
+    renamed = {}
+    for key, value in state.items():
+        key = re.sub(r"conv(\d)\.conv", r"conv\1.0", re.sub(r"conv(\d)\.bn", r"conv\1.1", key))
+        key = re.sub(
+            r"downsample\.(\d)\.bn", r"downsample.\1.1", re.sub(r"downsample\.(\d)\.conv", r"downsample.\1.0", key)
+        )
+        renamed[key] = value
+    return renamed
+
+
+def test_chexnet_reads_the_public_layout(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    source = load("chexnet", weights="random").module
+    public = public_chexnet(source.state_dict())
+    assert "module.densenet121.features.denseblock1.denselayer1.norm.1.weight" in public
+    assert "module.densenet121.features.denseblock1.denselayer1.conv.2.weight" in public
+    assert "module.densenet121.classifier.0.weight" in public
+    torch.save({"epoch": 1, "state_dict": public, "best_loss": 0.5}, tmp_path / "model.pth.tar")
+    lens = Lens("chexnet", weights=str(tmp_path / "model.pth.tar"))
+    batch = torch.randn(1, 3, 224, 224)
+    trace = lens.trace(batch, [["Infiltrate", "Hernia", 3]])
+    with torch.no_grad():
+        assert torch.allclose(trace.output, source(batch), atol=1e-5)
+    assert trace.targets.tolist() == [3, 13, 3]
+    assert len(lens.labels) == 14
+    assert lens.labels == CHEST
+    assert lens.blocks[-1] == "features:relu"
+    guess = trace.top(1)[0][0]
+    assert guess.probability == pytest.approx(torch.sigmoid(torch.tensor(guess.score)).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("classes", "labels", "wrapping"), [(80, COCO, "model"), (20, VOC, "state_dict"), (7, (), "")])
+def test_tresnet_reads_the_public_layout(classes: int, labels: tuple[str, ...], wrapping: str, tmp_path: Path) -> None:
+    import timm
+
+    torch.manual_seed(2)
+    source = timm.create_model("tresnet_m", num_classes=classes).eval()
+    public = public_tresnet(source.state_dict())
+    assert "body.conv1.0.weight" in public
+    torch.save({wrapping: public} if wrapping else public, tmp_path / "tresnet.pth")
+    network = load("tresnet_m", weights=str(tmp_path / "tresnet.pth"))
+    mine = network.module.state_dict()
+    assert network.labels == labels
+    assert network.multi_label
+    for key, value in source.state_dict().items():
+        expected = value.abs() + 1e-5 if key.endswith("bn.weight") else value
+        assert torch.equal(mine[key], expected), key
+
+
+def test_tresnet_sizes() -> None:
+    assert {name for name in MODELS if name.startswith("tresnet")} == {"tresnet_m", "tresnet_l", "tresnet_xl"}
+    assert load("tresnet_m", weights="random").size == (448, 448)
+
+
+@pytest.mark.parametrize("side", [28, 32])
+def test_lenet5_takes_both_sizes(side: int) -> None:
+    torch.manual_seed(0)
+    lens = Lens("lenet5", weights="random")
+    result = lens.classify(torch.rand(2, 1, side, side), target="seven")
+    assert result.maps.shape == (2, side, side)
+    assert result.targets.tolist() == [7, 7]
+
+
+def test_lenet5_reads_grey_photos() -> None:
+    lens = Lens("lenet5", weights="random")
+    import numpy as np
+
+    result = lens.classify(np.full((56, 40), 128, np.uint8) + np.arange(40, dtype=np.uint8))
+    assert result.full(0).shape == (56, 40)
+
+
+@pytest.mark.parametrize("name", ["chexnet", "tresnet_l", "lenet5"])
+def test_a_model_without_weights_says_which_file_to_pass(name: str) -> None:
+    with pytest.raises(GamlensError, match=rf"{name} has no weights of its own here: pass .*--weights file\.pth"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "blocks"),
+    [
+        ("efficientnet_lite1", (240, 240), ("blocks.1", "blocks.2", "blocks.4", "bn2")),
+        ("efficientnet_lite2", (260, 260), ("blocks.1", "blocks.2", "blocks.4", "bn2")),
+        ("timm/regnety_002", (224, 224), ("s1", "s2", "s3", "s4")),
+        ("resnet18", (224, 224), ("layer1", "layer2", "layer3", "layer4")),
+    ],
+)
+def test_names(name: str, size: tuple[int, int], blocks: tuple[str, ...]) -> None:
+    lens = Lens(name, weights="random")
+    assert lens.transform.size == size
+    assert lens.blocks == blocks
+    assert lens.weights == "random"
+    assert len(lens.labels) == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet5", r"did you mean 'resnet50'"),
+        ("timm/regnety_0002", r"timm has no model 'regnety_0002': did you mean 'regnety_002'"),
+        ("chexnett", r"did you mean 'chexnet'"),
+    ],
+)
+def test_unknown_names(name: str, message: str) -> None:
+    with pytest.raises(GamlensError, match=message):
+        load(name, weights="random")
+
+
+def test_as_many_classes_as_the_weights_have(tmp_path: Path) -> None:
+    from torchvision.models import resnet18
+
+    torch.save(resnet18(num_classes=10).state_dict(), tmp_path / "ten.pth")
+    lens = Lens("resnet18", weights=str(tmp_path / "ten.pth"))
+    assert lens.trace(torch.rand(1, 3, 64, 64)).output.shape == (1, 10)
+    assert lens.labels == ()
+    with pytest.raises(
+        GamlensError, match=r"do not fit ResNet: 2 of another shape: fc\.weight \(10, 512\) into \(1000, 512\)"
+    ):
+        Lens(resnet18(), weights=str(tmp_path / "ten.pth"))
+
+
+def test_offline_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from urllib.error import URLError
+
+    def refuse(*_: object, **__: object) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.download_url_to_file", refuse)
+    monkeypatch.setattr("timm.create_model", refuse)
+    for name in ("resnet18", "timm/resnet18"):
+        with pytest.raises(GamlensError, match=r"could not be (down)?loaded.*Offline, pass a file: .*--weights"):
+            load(name)
+
+
+USER = """
+import torch
+from torch import nn
+from gamlens import Lens
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 4), nn.ReLU(), nn.Conv2d(4, 8, 3, 2), nn.ReLU(),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+
+def lens():
+    return Lens(build(), labels=["ant", "bee", "cow"])
+
+def fails():
+    raise RuntimeError("no such thing")
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(USER)
+    return tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize(("function", "name"), [("build", "class "), ("lens", "bee")])
+def test_a_users_own_file_on_the_command_line(user_file: Path, function: str, name: str, tmp_path: Path) -> None:
+    from gamlens.experiments.photos import path
+
+    arguments = [
+        "classify",
+        str(path("lion")),
+        "--model",
+        f"{user_file}:{function}",
+        "-t",
+        "1",
+        "-o",
+        str(tmp_path / "o"),
+    ]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    assert name in result.stdout
+    listed = runner.invoke(app, ["blocks", f"{user_file}:build"])
+    assert "3" in listed.stdout
+    assert "6:input" in listed.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mine.py:bild", "has no function 'bild': did you mean 'build'"),
+        ("mine.py:fails", "RuntimeError: no such thing"),
+        ("none.py:build", "There is no file"),
+    ],
+)
+def test_a_users_file_that_does_not_work(user_file: Path, text: str, message: str) -> None:
+    with pytest.raises(GamlensError, match=message):
+        from_file(str(user_file.parent / text))
