@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.capture import _Reader
+from gamlens.capture import _Reader, channels_first
 from gamlens.models import torchvision_zoo
 from gamlens.points import Point
 from gamlens.settle import settled
 
 SIDE = 96
+LARGE = 299
 TRANSFORMERS = ("swin", "maxvit", "vit")
 CONVOLUTIONAL = (
     *("byobnet", "convmixer", "convnext", "cspnet", "densenet", "dla", "dpn", "efficientnet", "fasternet", "focalnet"),
@@ -72,27 +73,25 @@ def build(name: str) -> nn.Module:
 
 
 def examine(name: str, module: nn.Module | None = None) -> Found:
-    """Find the blocks of a model and check them."""
+    """Find the blocks of a model and check them, at 96 px, or at its own size where that is too small for it."""
     start = time.perf_counter()
     torch.manual_seed(0)
     module = build(name) if module is None else module
-    sides = (SIDE, native_side(module))
-    for side in dict.fromkeys(sides):
-        lens = Lens(module, transform=Transform((side, side)))
-        if lens._binding is not None:
-            break
-    batch = torch.randn(2, lens._channels(), side, side)
+    lens = Lens(module, transform=Transform((SIDE, SIDE)))
+    own = native_side(module)
+    if lens._binding is None or own >= LARGE or min(lens.layout.stages[-1].shape[1:]) < 3:
+        lens = Lens(module, transform=Transform((own, own)))
+    batch = torch.randn(2, lens._channels(), *lens.transform.size)
     before = state(module)
-    result = lens.classify(batch, n=len(lens.blocks) if len(lens.blocks) < 2 else 2)
+    result = lens.classify(batch, n=2)
     if not (bool(result.maps.isfinite().all()) and float(result.maps.min()) >= 0 and float(result.maps.max()) <= 1):
         raise GamlensError("GAM is not finite and in [0,1]")
     if not same_state(before, state(module)):
         raise GamlensError("the model was changed")
     shapes = tuple((stage.shape[1], stage.shape[2]) for stage in lens.layout.stages if stage.chosen)
-    if len(set(shapes)) < 2:
-        raise GamlensError(f"only one resolution was found: {', '.join(lens.blocks)} {shapes}")
+    seconds = time.perf_counter() - start
     pooling = pooled(lens, module, batch)
-    return Found(name, lens.blocks, shapes, lens.embedding, pooling, side, time.perf_counter() - start)
+    return Found(name, lens.blocks, shapes, lens.embedding, pooling, int(batch.shape[-1]), seconds)
 
 
 def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
@@ -100,17 +99,19 @@ def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
     last, place = Point.parse(lens.blocks[-1]), Point.parse(lens.embedding)
     first, second = (read(_Reader(module, [last], place), module, batch[i : i + 1]) for i in (0, 1))
     block = first.blocks[str(last)].detach()
+    plain = channels_first(str(last), block)
     swapped = _Replace(module, [last], place)
     swapped.given = block
     again = read(swapped, module, batch[1:])
-    if not close(again.embedding, first.embedding) or close(first.embedding, second.embedding):
+    if not close(again.embedding, first.embedding) or torch.equal(first.embedding, second.embedding):
         raise GamlensError(f"the embedding {lens.embedding} is not a function of the last block {lens.blocks[-1]}")
-    for kind, value in (("mean", block.mean((2, 3))), ("max", block.amax((2, 3)))):
+    for kind, value in (("mean", plain.mean((2, 3))), ("max", plain.amax((2, 3)))):
         if close(value, first.embedding):
             return kind
     shuffled = _Replace(module, [last], place)
-    order = torch.randperm(block[0, 0].numel(), generator=torch.Generator().manual_seed(1))
-    shuffled.given = block.flatten(2)[:, :, order].view_as(block)
+    order = torch.randperm(plain[0, 0].numel(), generator=torch.Generator().manual_seed(1))
+    mixed = plain.flatten(2)[:, :, order].view_as(plain)
+    shuffled.given = mixed.permute(0, 2, 3, 1) if last.channels_last else mixed
     moved = read(shuffled, module, batch[1:])
     return "pool, then layers" if close(moved.embedding, first.embedding) else "positions matter"
 

@@ -145,15 +145,6 @@ SIZE = (26, 19)
 TARGETS = (2, 0, 3)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads only wait for one another here, badly so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module", params=SPLITS)
 def split(request):
     torch.manual_seed(7)

@@ -23,12 +23,16 @@ from gamlens.settle import settled, unwrap
 
 @dataclass
 class Tail:
-    """What a forward left, still in the graph: wanted blocks in the order they ran, (B,C,h,w) each."""
+    """What a forward left, still in the graph: wanted blocks in the order they ran, as the network has them."""
 
     model: nn.Module
     output: Any
     blocks: dict[str, Tensor]
     embedding: Tensor | None
+
+    def activations(self) -> dict[str, Tensor]:
+        """The blocks out of the graph, (B,C,h,w) each."""
+        return {name: channels_first(name, block.detach()) for name, block in self.blocks.items()}
 
 
 class _Reader(TorchFunctionMode):
@@ -172,9 +176,9 @@ def forward(
 
 
 def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list[dict[str, Tensor]]:
-    """d(sum of score)/d(block) for each block of each tail; the items of a batch do not mix, no `.grad` is touched.
+    """d(sum of score)/d(block), (B,C,h,w), for each block of each tail. Items of a batch do not mix.
 
-    The model is held in eval mode meanwhile, for parts that are computed again in the backward (checkpointing).
+    No `.grad` is touched. The model is held in eval mode, for parts that are computed again (checkpointing).
     """
     if not score.requires_grad:
         raise GamlensError(
@@ -190,7 +194,12 @@ def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list
             raise GamlensError(
                 f"The score does not depend on block {name!r}: name blocks on the way from the image to the score."
             )
-    return result
+    return [{name: channels_first(name, gradient) for name, gradient in side.items()} for side in result]
+
+
+def channels_first(name: str, tensor: Tensor) -> Tensor:
+    """(B,h,w,C) -> (B,C,h,w) where the name says that channels come last."""
+    return tensor.permute(0, 3, 1, 2) if Point.parse(name).channels_last else tensor
 
 
 def _tensor(value: Any, point: Point) -> Tensor:

@@ -200,10 +200,9 @@ class Lens:
         check_score(value, count)
         name = getattr(score, "__name__", "score")
         (gradients,) = capture.gradients(value, [tail], keep_graph=False)
-        activations = {block: h.detach() for block, h in tail.blocks.items()}
         none = torch.full((count,), NO_CLASS, device=value.device)
         origin = replace(origin, about={**origin.about, "score": name})
-        rows = Rows(activations, gradients, value.detach(), none, tuple(range(count)), size, origin)
+        rows = Rows(tail.activations(), gradients, value.detach(), none, tuple(range(count)), size, origin)
         return Trace(rows, None, name, self.multi_label)
 
     def _forward(self, batch: Tensor, n: int | None, *, embedding: bool = False) -> Tail:

@@ -13,6 +13,7 @@ from gamlens.errors import GamlensError
 
 INPUT = "input"
 OUTPUT = "output"
+NHWC = "nhwc"
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,11 @@ class Point:
     """A tensor inside one forward pass.
 
     `layer4` is what module layer4 returns; `fc:input` what module fc reads; `features:relu` what the function
-    relu makes of features' output, though no module holds it; `output` is what the whole model returns.
+    relu makes of features' output, though no module holds it; `output` is what the whole model returns. A tensor whose
+    channels come last, (B,h,w,C), ends in `:nhwc`: `stages.3:nhwc`.
 
     >>> Point.parse("features:relu")
-    Point(module='features', reads_input=False, chain=('relu',))
+    Point(module='features', reads_input=False, chain=('relu',), channels_last=False)
     >>> str(Point.parse("fc:input"))
     'fc:input'
     """
@@ -31,22 +33,26 @@ class Point:
     module: str
     reads_input: bool = False
     chain: tuple[str, ...] = ()
+    channels_last: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Point:
         if not isinstance(text, str) or not text:
             raise GamlensError(f"A block is named by text such as 'layer4' or 'features:relu', not {text!r}.")
         module, *rest = text.split(":")
+        last = rest[-1:] == [NHWC]
+        rest = rest[:-1] if last else rest
         if rest == [INPUT]:
-            return cls(module, reads_input=True)
+            return cls(module, reads_input=True, channels_last=last)
         if INPUT in rest or "" in rest:
             raise GamlensError(
                 f"Cannot read the block name {text!r}: write 'module', 'module:input' or 'module:function'."
             )
-        return cls(module, chain=tuple(rest))
+        return cls(module, chain=tuple(rest), channels_last=last)
 
     def __str__(self) -> str:
-        return ":".join((self.module, *((INPUT,) if self.reads_input else self.chain)))
+        steps = (INPUT,) if self.reads_input else self.chain
+        return ":".join((self.module, *steps, *((NHWC,) if self.channels_last else ())))
 
 
 def function_name(func: Any) -> str:

@@ -120,8 +120,7 @@ class Aim:
         chosen = self.values.detach()[wanted.index, wanted.targets]
         check_score(chosen, len(wanted.index))
         gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
-        activations = {name: block.detach() for name, block in self.tail.blocks.items()}
-        rows = Rows(activations, gradients, chosen, wanted.targets, wanted.index, self.size, self.origin)
+        rows = Rows(self.tail.activations(), gradients, chosen, wanted.targets, wanted.index, self.size, self.origin)
         return Trace(rows, self.output, self.score, self.multi_label, self if keep else None)
 
 
@@ -197,7 +196,7 @@ class PairTrace:
             number, part = (side, slice(None)) if len(self.tails) == 2 else (0, slice(side * pairs, (side + 1) * pairs))
             sides.append(
                 Rows(
-                    {block: h.detach()[part] for block, h in self.tails[number].blocks.items()},
+                    {block: h[part] for block, h in self.tails[number].activations().items()},
                     {block: gradient[part] for block, gradient in found[number].items()},
                     value.detach(),
                     torch.full((pairs,), NO_CLASS, device=value.device),

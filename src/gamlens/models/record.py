@@ -1,0 +1,172 @@
+"""One forward of any network, written down: every tensor a node, every run of a module a call."""
+
+from __future__ import annotations
+
+import math
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gamlens.points import Point, function_name, tensors
+
+_PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
+
+
+@dataclass(eq=False)
+class Node:
+    """A tensor of the recorded forward: where it came from and what it is called."""
+
+    shape: tuple[int, ...]
+    order: int
+    inputs: tuple[Node, ...]
+    func: str
+    scope: tuple[str, ...]
+    names: list[str] = field(default_factory=list)
+    real: bool = True
+    channels_last: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether it depends on the image."""
+        return self.order == 0 or bool(self.inputs)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of an activation with more than one position."""
+        if len(self.shape) != 4 or not self.real:
+            return None
+        height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
+        return (height, width) if height * width > 1 else None
+
+    @property
+    def channels(self) -> int:
+        return self.shape[3 if self.channels_last else 1]
+
+    def octave(self, image: tuple[int, int]) -> int | None:
+        """How often the image was halved to come to this size; padding does not change it."""
+        return round(math.log2(max(image[0] / self.size[0], 1))) if self.size else None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of one module: what it read and what it returned, as nodes."""
+
+    name: str
+    kind: type[nn.Module]
+    read: Node | None
+    gave: Node | None
+
+
+class Recorder(TorchFunctionMode):
+    """Writes down one forward: `run` it, then ask."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.thread = model, threading.get_ident()
+        self.nodes: dict[int, Node] = {}
+        self.kept: list[Tensor] = []
+        self.all: list[Node] = []
+        self.calls: list[Call] = []
+        self.stack: list[tuple[str, Node | None]] = []
+        self.events: list[Point] = []
+
+    def run(self, batch: Tensor) -> Any:
+        self._node(batch, (), "")
+        with ExitStack() as stack:
+            for name, module in self.model.named_modules():
+                if name and not isinstance(module, torch.jit.ScriptModule):
+                    stack.callback(module.register_forward_pre_hook(self._enter(name), with_kwargs=True).remove)
+                    stack.callback(module.register_forward_hook(self._leave(name)).remove)
+            stack.enter_context(self)
+            return self.model(batch)
+
+    def node(self, tensor: Tensor) -> Node | None:
+        return self.nodes.get(id(tensor))
+
+    def _node(self, tensor: Tensor, inputs: tuple[Node, ...], func: str) -> Node:
+        scope = tuple(name for name, _ in self.stack)
+        node = Node(tuple(tensor.shape), len(self.all), inputs, func, scope, real=tensor.is_floating_point())
+        if len(node.shape) == 4 and inputs:
+            node.channels_last = inputs[0].channels_last and len(inputs[0].shape) == 4
+        self.nodes[id(tensor)] = node
+        self.kept.append(tensor)
+        self.all.append(node)
+        return node
+
+    def _known(self, value: Any) -> tuple[Node, ...]:
+        found = (self.nodes.get(id(tensor)) for tensor in tensors(value))
+        return tuple(dict.fromkeys(node for node in found if node is not None and node.live))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = self._known((args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if inputs and threading.get_ident() == self.thread:
+            for tensor in tensors(result):
+                node = self._node(tensor, inputs, function_name(func))
+                if node.func == "permute" and (dims := _dims(args, kwargs or {})) in _PERMUTES:
+                    node.channels_last = _PERMUTES[dims]
+        return result
+
+    def _enter(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() == self.thread:
+                known = self._known((args, kwargs))
+                self.stack.append((name, known[0] if known else None))
+                self.events.append(Point(name, reads_input=True))
+
+        return hook
+
+    def _leave(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() != self.thread:
+                return
+            self.events.append(Point(name))
+            read = self.stack[-1][1]
+            gave = None
+            for tensor in tensors(output):
+                node = self.nodes.get(id(tensor))
+                if node is None or not node.live:
+                    node = self._node(tensor, self._known(args), type(module).__name__.lower())
+                if isinstance(output, Tensor):
+                    gave = node
+                    node.names.append(name)
+            self.stack.pop()
+            self.calls.append(Call(name, type(module), read, gave))
+
+        return hook
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Nodes between the image and the target: `gates` are on every path, `others` on some."""
+
+    gates: list[Node]
+    others: list[Node]
+
+
+def paths(recorder: Recorder, target: Node) -> Paths:
+    """Count the paths from the image to `target` through every node; through a gate run all of them."""
+    down = {recorder.all[0]: 1}
+    for node in recorder.all[1:]:
+        if (count := sum(down.get(source, 0) for source in node.inputs)) > 0:
+            down[node] = count
+    up = {target: 1}
+    for node in sorted(down, key=lambda node: -node.order):
+        if node in up:
+            for source in node.inputs:
+                up[source] = up.get(source, 0) + up[node]
+    total = down.get(target, 0)
+    through = [node for node in down if node in up]
+    found = [node for node in through if down[node] * up[node] == total]
+    return Paths(found, [node for node in through if node not in set(found)])
+
+
+def _dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    dims = kwargs.get("dims", args[1:])
+    dims = dims[0] if len(dims) == 1 and isinstance(dims[0], list | tuple) else dims
+    return tuple(int(dim) % 4 for dim in dims)
