@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench models clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -37,6 +37,9 @@ test: lint  ## lint, types, import contract and all tests
 
 bench: $(VENV)/.bench  ## time and memory beside the peers and a plain forward
 	$(BIN)/python benchmarks/cost.py
+
+models: $(VENV)/.dev  ## every convolutional network of torchvision and timm: docs/models.md
+	$(BIN)/python benchmarks/models.py --markdown docs/models.md
 
 clean:
 	rm -rf $(VENV) demo gamlens-out

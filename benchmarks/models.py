@@ -81,7 +81,7 @@ def examine(name: str, module: nn.Module | None = None) -> Found:
     own = native_side(module)
     if lens._binding is None or own >= LARGE or min(lens.layout.stages[-1].shape[1:]) < 3:
         lens = Lens(module, transform=Transform((own, own)))
-    batch = torch.randn(2, lens._channels(), *lens.transform.size)
+    batch = torch.randn(2, 3, *lens.transform.size)
     before = state(module)
     result = lens.classify(batch, n=2)
     if not (bool(result.maps.isfinite().all()) and float(result.maps.min()) >= 0 and float(result.maps.max()) <= 1):
@@ -89,6 +89,8 @@ def examine(name: str, module: nn.Module | None = None) -> Found:
     if not same_state(before, state(module)):
         raise GamlensError("the model was changed")
     shapes = tuple((stage.shape[1], stage.shape[2]) for stage in lens.layout.stages if stage.chosen)
+    if len(set(shapes)) < 2:
+        raise GamlensError(f"one resolution only, {shapes[0]}: n = 1 works, there is no second stage")
     seconds = time.perf_counter() - start
     pooling = pooled(lens, module, batch)
     return Found(name, lens.blocks, shapes, lens.embedding, pooling, int(batch.shape[-1]), seconds)

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from gamlens.errors import GamlensError
 from gamlens.points import OUTPUT, Point, function_name, tensors
-from gamlens.settle import settled, unwrap
+from gamlens.settle import failed, settled, unwrap
 
 
 @dataclass
@@ -159,10 +159,8 @@ def forward(
         except GamlensError:
             raise
         except Exception as error:
-            raise GamlensError(
-                f"The model failed on a batch of shape {tuple(batch.shape)}, {batch.dtype}, {batch.device}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            what = f"a batch of shape {tuple(batch.shape)}, {batch.dtype}, {batch.device}"
+            raise failed(what, error) from error
     if missing := reader.missing():
         raise GamlensError(
             f"Block {missing[0]!r} did not run in this forward: name one that the model calls, "

@@ -280,13 +280,11 @@ class Lens:
         """Find the blocks at once, at the usual input size; a model that takes another waits for its first image."""
         like = self._parameter(torch.empty(0))
         size = self.transform.size if isinstance(self.transform, Transform) else network.size
-        with suppress(GamlensError):
-            self._bound(torch.zeros(1, self._channels(), *size, device=like.device, dtype=like.dtype))
-
-    def _channels(self) -> int:
-        """How many channels the first convolution reads."""
         first = next((layer for layer in self._inner.modules() if isinstance(layer, nn.Conv2d)), None)
-        return first.in_channels if first is not None else 3
+        for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
+            with suppress(GamlensError):
+                self._bound(torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype))
+                break
 
     def _bound(self, batch: Tensor | None = None) -> Binding:
         if self._binding is None:

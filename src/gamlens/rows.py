@@ -18,6 +18,7 @@ from gamlens.geometry import Frame
 from gamlens.images import Picture
 
 HIDDEN_SHARE = 0.5
+USUAL = 2
 
 
 class Sums(NamedTuple):
@@ -121,7 +122,7 @@ class Rows:
         about = {
             **self.origin.about,
             "method": method,
-            "n": n,
+            "n": len(names),
             "fuse": how if isinstance(how, str) else [float(weight) for weight in how],
             "blocks": list(names),
         }
@@ -158,7 +159,9 @@ def exactly(like: Tensor) -> Iterator[None]:
 
 
 def last_blocks(names: Sequence[str], n: int) -> tuple[str, ...]:
-    """The last n names, or an error that says how many there are."""
+    """The last n names, or an error that says how many there are; where there is one block, n = 2 takes it."""
+    if n == USUAL and len(names) == 1:
+        return tuple(names)
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(names):
         raise GamlensError(
             f"n={n!r} blocks were asked for; {len(names)} are at hand ({', '.join(names)}): give n from 1 to "

@@ -10,6 +10,8 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import nn
 
+from gamlens.errors import GamlensError
+
 _locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _guard = threading.Lock()
 
@@ -42,3 +44,13 @@ def settled(model: nn.Module) -> Iterator[None]:
         finally:
             for module in training:
                 module.training = True
+
+
+def failed(what: str, error: Exception) -> GamlensError:
+    """The error for a model that raised in its forward, with what to do where that is known."""
+    message = f"The model failed on {what}: {type(error).__name__}: {error}"
+    if isinstance(error, TypeError) and "positional argument" in str(error):
+        message += ". A siamese module that takes two images is explained by its shared part: Lens(model.backbone)."
+    if isinstance(error, torch.OutOfMemoryError):
+        message += " Give fewer images at a time (batch_size=), or a smaller n."
+    return GamlensError(message)

@@ -12,7 +12,7 @@ from gamlens.errors import GamlensError, near
 from gamlens.models.discover import Layout, discover, order_of
 from gamlens.models.outputs import Output, pick
 from gamlens.points import OUTPUT, Point
-from gamlens.settle import settled
+from gamlens.settle import failed, settled
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ def bind(model: nn.Module, image: Tensor, *, asked: tuple[Point, ...] | None, ou
             if asked is None:
                 raise
         except Exception as error:
-            raise GamlensError(
-                f"The model failed on an image of shape {tuple(image.shape)}: {type(error).__name__}: {error}"
-            ) from error
+            raise failed(f"an image of shape {tuple(image.shape)}", error) from error
         if asked is not None:
             points = tuple(order_of(model, image.clone(), asked))
         else:

@@ -122,7 +122,7 @@ def order_of(model: nn.Module, batch: Tensor, points: Sequence[Point]) -> list[P
 
 
 def _stages(recorder: Recorder, found: Paths, image: tuple[int, int]) -> list[Stage]:
-    spatial = [node for node in found.gates if node.size and node.order > 0]
+    spatial = [node for node in found.gates if node.size and node.order > 0 and node.func != "pad"]
     while len(spatial) > 1 and spatial[-1].func.startswith("adaptive_"):
         spatial.pop()
     picked: list[tuple[Node, Point]] = []

@@ -1,0 +1,87 @@
+"""Real weights on real images: top-1 of the networks at hand, squashed to their input, and overlays to look at.
+
+ILSVRC (Kaggle layout) for ResNet-50 and EfficientNet-Lite 0, 1, 2; ten of its classes for DenseNet-201. Both folders
+are found at ../shared, or where GAMLENS_DATA and GAMLENS_WEIGHTS point.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchvision import models
+
+from gamlens import Lens
+
+HERE = Path(__file__).resolve().parents[2] / "shared"
+DATA = Path(os.environ.get("GAMLENS_DATA") or HERE / "data")
+WEIGHTS = Path(os.environ.get("GAMLENS_WEIGHTS") or HERE / "weights")
+NAMES = ("resnet50", "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "densenet201")
+
+
+def resnet50() -> Lens:
+    """The original ResNet-50: stride 2 in the first convolution of a stage, not in the second."""
+    module = models.resnet50()
+    for stage in (module.layer2, module.layer3, module.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    return Lens(module, weights=WEIGHTS / "resnet50_imagenet1k_fp16.pth", labels=labels("ILSVRC"))
+
+
+def densenet201() -> Lens:
+    """DenseNet-201 of ten classes."""
+    return Lens("densenet201", weights=WEIGHTS / "densenet201_imagenette_fp16.pth", labels=labels("imagenette"))
+
+
+def lens(name: str) -> Lens:
+    return {"resnet50": resnet50, "densenet201": densenet201}.get(name, lambda: Lens(name))()
+
+
+def labels(folder: str) -> list[str]:
+    """Class names in the order of the class index."""
+    lines = (DATA / folder / "LOC_synset_mapping.txt").read_text().splitlines()
+    return [line.split(" ", 1)[1].split(",")[0] for line in lines]
+
+
+def samples(folder: str) -> list[tuple[Path, int]]:
+    """Images with their class index, sorted by file name."""
+    order = [line.split()[0] for line in (DATA / folder / "LOC_synset_mapping.txt").read_text().splitlines()]
+    with open(DATA / folder / "LOC_val_solution.csv", newline="") as file:
+        rows = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(file)}
+    files = sorted((DATA / folder / "Data/CLS-LOC/val").iterdir())
+    return [(file, order.index(rows[file.stem])) for file in files]
+
+
+def hits(look: Lens, items: list[tuple[Path, int]], *, batch: int = 20) -> Iterator[bool]:
+    """Whether each image's top class is its own."""
+    for start in range(0, len(items), batch):
+        part = items[start : start + batch]
+        output = look.trace([str(file) for file, _ in part], n=1).output
+        yield from (int(best) == label for best, (_, label) in zip(output.argmax(1), part, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=NAMES, choices=NAMES)
+    parser.add_argument("--limit", type=int, help="only the first so many images")
+    parser.add_argument(
+        "--overlays", type=Path, help="save 20 overlays below this folder, from images spread over the set"
+    )
+    parser.epilog = "example: python benchmarks/real.py --models resnet50 --overlays overlays"
+    options = parser.parse_args()
+    for name in options.models:
+        folder = "imagenette" if name == "densenet201" else "ILSVRC"
+        look, items = lens(name), samples(folder)[: options.limit]
+        found = list(hits(look, items))
+        print(f"{name}: top-1 {100 * sum(found) / len(found):.1f} % of {len(found)} images of {folder}", flush=True)
+        if options.overlays:
+            for file, label in items[:: max(1, len(items) // 20)][:20]:
+                look.classify(str(file), label).save(str(options.overlays / name / file.stem))
+            print(f"overlays of the true class: {options.overlays / name}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
