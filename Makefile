@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench models clean
+.PHONY: demo test lint bench models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -40,6 +40,9 @@ bench: $(VENV)/.bench  ## time and memory beside the peers and a plain forward
 
 models: $(VENV)/.dev  ## every convolutional network of torchvision and timm: docs/models.md
 	$(BIN)/python benchmarks/models.py --markdown docs/models.md
+
+reproduce: $(VENV)/.dev  ## the reference figures beside ours, on the real data (a GPU, or --limit)
+	$(BIN)/python benchmarks/reproduce.py
 
 clean:
 	rm -rf $(VENV) demo gamlens-out

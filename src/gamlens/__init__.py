@@ -2,16 +2,20 @@
 
 from gamlens import fuse, methods
 from gamlens._version import __version__
+from gamlens.data import DATASETS
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.explanation import Explanation, PairExplanation
 from gamlens.geometry import Transform
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, Method
+from gamlens.metrics import METRICS
 from gamlens.models import MODELS
 from gamlens.trace import PairTrace, Trace
 
 __all__ = [
+    "DATASETS",
     "METHODS",
+    "METRICS",
     "MODELS",
     "Explanation",
     "GamlensError",

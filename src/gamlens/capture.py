@@ -20,6 +20,8 @@ from gamlens.errors import GamlensError
 from gamlens.points import OUTPUT, Point, function_name, tensors
 from gamlens.settle import failed, settled, unwrap
 
+HALF_SCALE = 2.0**14
+
 
 @dataclass
 class Tail:
@@ -51,7 +53,7 @@ class _Reader(TorchFunctionMode):
     def attached(self) -> Iterator[None]:
         with ExitStack() as stack:
             for name in dict.fromkeys(point.module for point in self.wanted):
-                if name == OUTPUT and not hasattr(self.model, OUTPUT):
+                if name == OUTPUT and not has_output_module(self.model):
                     continue
                 module = self.model.get_submodule(name)
                 mine = [point for point in self.wanted if point.module == name]
@@ -166,8 +168,6 @@ def forward(
             f"Block {missing[0]!r} did not run in this forward: name one that the model calls, "
             "as `lens.blocks` or `gamlens blocks` list them."
         )
-    if embedding is not None and embedding.module == OUTPUT and reader.embedding is None:
-        reader.embedding = _tensor(output, embedding)
     if embedding is not None and reader.embedding is None:
         raise GamlensError(f"The embedding layer {str(embedding)!r} did not run in this forward: name another one.")
     return Tail(model, output, reader.blocks, reader.embedding)
@@ -184,15 +184,40 @@ def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list
             "torch.no_grad() or a .detach() inside the model's forward, or in the score function?"
         )
     blocks = [block for tail in tails for block in tail.blocks.values()]
-    with settled(tails[0].model), torch.enable_grad():
-        found = iter(torch.autograd.grad(score.sum(), blocks, retain_graph=keep_graph, allow_unused=True))
-    result = [{name: next(found) for name in tail.blocks} for tail in tails]
-    for name, gradient in (item for side in result for item in side.items()):
-        if gradient is None:
-            raise GamlensError(
-                f"The score does not depend on block {name!r}: name blocks on the way from the image to the score."
-            )
-    return [{name: channels_first(name, gradient) for name, gradient in side.items()} for side in result]
+    try:
+        with settled(tails[0].model), torch.enable_grad():
+            found = iter(_backward(score.sum(), blocks, keep_graph))
+    except RuntimeError as error:
+        raise GamlensError(
+            f"The backward failed: {error}. Were weights changed since the forward? Then trace the images again."
+        ) from error
+    result: list[dict[str, Tensor]] = []
+    for tail in tails:
+        side = {}
+        for name in tail.blocks:
+            gradient = next(found)
+            if gradient is None:
+                raise GamlensError(
+                    f"The score does not depend on block {name!r}: name blocks on the way from the image to the score."
+                )
+            side[name] = channels_first(name, gradient)
+        result.append(side)
+    return result
+
+
+def _backward(score: Tensor, blocks: list[Tensor], keep_graph: bool) -> Sequence[Tensor | None]:
+    """Gradients of one number; in float16 it is scaled up first, so that small gradients do not vanish."""
+    if not any(block.dtype == torch.float16 for block in blocks):
+        return torch.autograd.grad(score, blocks, retain_graph=keep_graph, allow_unused=True)
+    found = torch.autograd.grad(score * HALF_SCALE, blocks, retain_graph=True, allow_unused=True)
+    if all(bool(gradient.isfinite().all()) for gradient in found if gradient is not None):
+        return [None if gradient is None else gradient.float() / HALF_SCALE for gradient in found]
+    return torch.autograd.grad(score, blocks, retain_graph=keep_graph, allow_unused=True)
+
+
+def has_output_module(model: nn.Module) -> bool:
+    """Whether `output` names a module of this model rather than what it returns."""
+    return isinstance(getattr(model, OUTPUT, None), nn.Module)
 
 
 def channels_first(name: str, tensor: Tensor) -> Tensor:

@@ -27,10 +27,11 @@ def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
 def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
     """Each map brought to [0,1] by its own minimum and maximum: (B,H,W) -> (B,H,W), (B,) flat or broken.
 
-    A flat map (max = min) or one with a value that is not finite becomes zeros and is flagged.
+    A flat map (max = min, to rounding) or one with a value that is not finite becomes zeros and is flagged.
     """
     low, high = maps.amin(dim=(1, 2), keepdim=True), maps.amax(dim=(1, 2), keepdim=True)
-    usable = (high > low) & (high - low).isfinite()
+    noise = 16 * torch.finfo(maps.dtype).eps * torch.maximum(high.abs(), low.abs())
+    usable = (high - low > noise) & (high - low).isfinite()
     span = torch.where(usable, high - low, 1)
     return torch.where(usable, (maps - low) / span, 0).clamp(0, 1), ~usable[:, 0, 0]
 

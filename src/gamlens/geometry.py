@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +44,23 @@ class Frame:
         moved = boxes * scale + boxes.new_tensor([x0, y0, x0, y0])
         limit = boxes.new_tensor([self.original[1], self.original[0]]).repeat(2)
         return torch.minimum(moved.clamp(min=0), limit)
+
+    def boxes_in(self, boxes: Tensor) -> Tensor:
+        """(N,4) boxes in original pixels -> the same in input pixels, clipped to what the model saw."""
+        x0, y0, x1, y1 = self.window
+        scale = boxes.new_tensor([self.size[1] / (x1 - x0), self.size[0] / (y1 - y0)]).repeat(2)
+        moved = (boxes - boxes.new_tensor([x0, y0, x0, y0])) * scale
+        limit = boxes.new_tensor([self.size[1], self.size[0]]).repeat(2)
+        return torch.minimum(moved.clamp(min=0), limit)
+
+    def mask_in(self, mask: Tensor) -> Tensor:
+        """(H,W) bool at the original's size -> (H,W) bool at input size, by nearest; False outside the image."""
+        x0, y0, x1, y1 = self.window
+        rows = y0 + (torch.arange(self.size[0]) + 0.5) * (y1 - y0) / self.size[0]
+        columns = x0 + (torch.arange(self.size[1]) + 0.5) * (x1 - x0) / self.size[1]
+        inside = ((rows >= 0) & (rows < len(mask)))[:, None] & ((columns >= 0) & (columns < mask.shape[1]))[None]
+        y, x = rows.long().clamp(0, len(mask) - 1), columns.long().clamp(0, mask.shape[1] - 1)
+        return mask[y][:, x] & inside
 
     def map(self, map: Tensor) -> Tensor:
         """(H,W) at input size -> (H,W) at the original's size; zero where the model did not look."""
@@ -96,6 +113,16 @@ class Transform:
             raise GamlensError(f"The transform has {len(self.mean)} channels, the image {pixels.shape[2]}.")
         return ((pixels - mean) / std).permute(2, 0, 1), frame
 
+    def using(self, mode: str) -> Transform:
+        """The same input, squashed or cropped."""
+        chosen: Any = mode
+        return replace(self, mode=chosen)
+
+    def scaled(self, factor: float) -> Transform:
+        """The same view of the image at another input size."""
+        size = (round(self.size[0] * factor), round(self.size[1] * factor))
+        return self if factor == 1 else replace(self, size=size, short=round(self.short * factor))
+
     def _crop(self, width: int, height: int) -> tuple[int, int, int, int]:
         if width <= height:
             width, height = self.short, int(self.short * height / width)
@@ -111,7 +138,10 @@ class Foreign:
     fn: Callable[[Image.Image], Any]
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
-        tensor = self.fn(image)
+        try:
+            tensor = self.fn(image)
+        except Exception as error:
+            raise GamlensError(f"The transform failed on an image: {type(error).__name__}: {error}") from error
         if not isinstance(tensor, Tensor) or tensor.ndim != 3 or not tensor.is_floating_point():
             found = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise GamlensError(f"The transform must turn a PIL image into a (C,H,W) tensor; it gave {found}.")

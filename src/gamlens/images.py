@@ -57,7 +57,10 @@ def pictures(images: Any) -> Iterator[Picture]:
             raise GamlensError("There is no image: the list is empty.")
         for number, image in enumerate(images):
             for picture in pictures(image):
-                yield picture if picture.path else replace(picture, name=f"image {number}")
+                named = picture.path is not None or picture is image
+                yield picture if named else replace(picture, name=f"image {number}")
+    elif isinstance(images, Picture):
+        yield images
     elif isinstance(images, str | os.PathLike):
         yield Picture(Path(images).name, path=str(Path(images)))
     elif isinstance(images, Image.Image):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -21,8 +21,9 @@ from gamlens.fuse import Fusion
 from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.models import Binding, Layout, Network, Output, pick
-from gamlens.points import Point
-from gamlens.rows import Origin, Rows, check_score, last_blocks, wide
+from gamlens.points import OUTPUT, Point
+from gamlens.prepare import ViewList, Views, prepare
+from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
 from gamlens.settle import unwrap
 from gamlens.trace import Aim, PairTrace, Trace
 
@@ -37,7 +38,8 @@ class Lens:
     `blocks`: names in place of the discovered ones ("layer4", "features:relu"). `embedding`: the layer whose output
     pairs are compared by ("fc1", "fc:input", "output"). `output`: key, index or callable that picks the class scores
     out of what the model returns. `transform`: "squash" (default), "crop", a Transform, or a callable on PIL images.
-    `labels`: class names. `precision`: "fp32", or "bf16" / "fp16" autocast.
+    `labels`: class names. `precision`: "fp32", or "bf16" / "fp16" autocast. `multi_label`: probabilities are sigmoids.
+    `weights` are loaded into a module of yours and `device` moves it; nothing else about it changes.
     """
 
     def __init__(
@@ -53,15 +55,19 @@ class Lens:
         device: str | torch.device | None = None,
         precision: str = "fp32",
         compile: bool = False,
+        multi_label: bool | None = None,
     ) -> None:
         network = models.load(model_or_name, weights=weights)
         if precision not in PRECISIONS:
             raise GamlensError(f"There is no precision {precision!r}: {near(str(precision), PRECISIONS)}")
         if compile:
             raise GamlensError("compile=True is not available in this version: leave it out; maps are the same.")
-        self.model: nn.Module = network.module if device is None else network.module.to(device)
-        self.name, self.weights, self.multi_label = network.name, network.weights, network.multi_label
-        self.labels: tuple[str, ...] = tuple(labels) if labels is not None else network.labels
+        self.model: nn.Module = network.module
+        if device is not None:
+            self.to(device)
+        self.name, self.weights = network.name, network.weights
+        self.multi_label = network.multi_label if multi_label is None else multi_label
+        self.labels = _labels(labels) if labels is not None else network.labels
         self.aliases = dict(network.aliases)
         self.precision = precision
         self.transform = _transform(transform, network)
@@ -93,6 +99,14 @@ class Lens:
             raise GamlensError("The blocks were named by hand and no others could be found: name the embedding too.")
         return layout
 
+    def to(self, device: str | torch.device) -> Lens:
+        """Move the model to a device; returns the lens itself."""
+        try:
+            self.model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise GamlensError(f"Cannot use the device {str(device)!r}: {str(error).splitlines()[0]}") from error
+        return self
+
     def __repr__(self) -> str:
         blocks = ", ".join(self.blocks) if self._binding else "blocks are found at the first image"
         return f"<Lens {self.name} ({self.weights}): {blocks}>"
@@ -106,14 +120,16 @@ class Lens:
         *,
         n: int | None = 2,
         score: str | scores.OutputScore = "logit",
+        views: ViewList = (),
     ) -> Trace:
         """One forward and one short backward: a Trace that explains by any method and any number up to n blocks.
 
         `target`: None for the top class, a class (index or name) for all images, or one entry an image, each a
         class, None, or a list of them. `score`: "logit", "probability", "sigmoid", or a callable on the model's
-        output that gives one number an image. n=None captures every block.
+        output that gives one number an image. n=None captures every block. `views`: further looks at each image,
+        whose maps are averaged in: ("flip", 1.43, 2.0) adds two larger inputs and mirrored copies of all three.
         """
-        return self._trace(images, target, n=n, score=score, keep=True)
+        return self._trace(images, target, n=n, score=score, views=views, keep=True)
 
     def classify(
         self,
@@ -124,6 +140,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         score: str | scores.OutputScore = "logit",
+        views: ViewList = (),
         batch_size: int | None = None,
     ) -> Explanation:
         """Why this class? Trace and explain: a tensor in one forward, other images 32 at a time, or `batch_size`."""
@@ -132,31 +149,29 @@ class Lens:
         items: Any = images if isinstance(images, Tensor) and batch_size is None else list(pictures(images))
         step = batch_size or (BATCH if isinstance(items, list) else len(items))
         if len(items) <= step or items is images:
-            return self._trace(items, target, n=n, score=score, keep=False).explain(method, n, fuse)
+            return self._trace(items, target, n=n, score=score, views=views, keep=False).explain(method, n, fuse)
         aims = targets.per_image(target, len(items))
         parts = (
-            self._trace(items[i : i + step], aims[i : i + step], n=n, score=score, keep=False)
+            self._trace(items[i : i + step], aims[i : i + step], n=n, score=score, views=views, keep=False)
             for i in range(0, len(items), step)
         )
         return concat([part.explain(method, n, fuse) for part in parts])
 
-    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2) -> PairTrace:
+    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, views: ViewList = ()) -> PairTrace:
         """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
         left, right = list(pictures(x)), list(pictures(y))
         if len(left) != len(right) and 1 not in (len(left), len(right)):
             raise GamlensError(f"x holds {len(left)} images and y {len(right)}: give as many, or 1 against N.")
         pairs = max(len(left), len(right))
-        sides = [self._batch(side) for side in (left, right)]
-        batches = [batch if len(batch) == pairs else batch.repeat(pairs, 1, 1, 1) for batch, _, _ in sides]
-        if batches[0].shape == batches[1].shape:
-            tails: tuple[Tail, ...] = (self._forward(torch.cat(batches), n, embedding=True),)
-            embeddings = self._embeddings(tails, (slice(pairs), slice(pairs, None)), 2 * pairs)
-        else:
-            tails = tuple(self._forward(batch, n, embedding=True) for batch in batches)
-            embeddings = self._embeddings(tails, (slice(None), slice(None)), pairs)
-        origins = [self._origin(_repeat(side[1], pairs), _repeat(side[2], pairs)) for side in sides]
-        sizes = [(int(batch.shape[2]), int(batch.shape[3])) for batch in batches]
-        return PairTrace(tails, embeddings, (origins[0], origins[1]), (sizes[0], sizes[1]))
+        looks = Views.parse(views)
+        sides = [prepare(side, self.transform, looks) for side in (left, right)]
+        origins = [self._origin(_repeat(side.pictures, pairs), _repeat(side.frames, pairs), looks) for side in sides]
+        traces = [
+            self._pair(a, b, pairs, n, (origins[0], origins[1]))
+            for a, b in zip(sides[0].batches, sides[1].batches, strict=True)
+        ]
+        traces[0].views = tuple(zip(traces[1:], sides[0].mirrored[1:], strict=True))
+        return traces[0]
 
     def compare(
         self,
@@ -167,49 +182,76 @@ class Lens:
         method: str = "gam",
         n: int = 2,
         fuse: Fusion = "mean",
+        views: ViewList = (),
     ) -> PairExplanation:
         """Why similar? Both maps of each pair. `score`: "cosine", "dot", or a callable on two embeddings (P,D)."""
-        pair = self.trace_pair(x, y, n=n)
+        pair = self.trace_pair(x, y, n=n, views=views)
         pair.sides(score, keep=False)
         return pair.release().explain(method, n, fuse, score=score)
 
     # The steps
 
-    def _trace(self, images: Any, target: Any, *, n: int | None, score: str | scores.OutputScore, keep: bool) -> Trace:
-        batch, shown, frames = self._batch(images)
-        tail = self._forward(batch, n)
-        origin = self._origin(shown, frames)
-        size = (int(batch.shape[2]), int(batch.shape[3]))
-        if not isinstance(score, str):
-            return self._trace_callable(tail, target, score, origin, size, len(shown))
-        rule = scores.find_class_score(score, multi_label=self.multi_label)
-        output = self._class_scores(tail, len(shown))
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(output.device.type, enabled=False):
-            values = rule(wide(output))
-        origin = replace(origin, about={**origin.about, "score": score})
-        aim = Aim(tail, output.detach(), values, size, origin, score, self.multi_label)
-        return aim.at(target, keep=keep)
-
-    def _trace_callable(
-        self, tail: Tail, target: Any, score: scores.OutputScore, origin: Origin, size: tuple[int, int], count: int
+    def _trace(
+        self,
+        images: Any,
+        target: Any,
+        *,
+        n: int | None,
+        score: str | scores.OutputScore,
+        views: ViewList,
+        keep: bool,
     ) -> Trace:
+        looks = Views.parse(views)
+        ready = prepare(images, self.transform, looks)
+        name = score if isinstance(score, str) else getattr(score, "__name__", "score")
+        origin = self._origin(ready.pictures, ready.frames, looks)
+        origin = replace(origin, about={**origin.about, "score": name})
+        batches = (self._fit(batch, own=batch is images) for batch in ready.batches)
+        if isinstance(score, str):
+            aims = [self._aim(batch, n, score, origin) for batch in batches]
+            first = replace(aims[0], views=tuple(zip(aims[1:], ready.mirrored[1:], strict=True)))
+            return first.at(target, keep=keep)
         if target is not None:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
+        rows = [self._rows(batch, n, score, origin) for batch in batches]
+        seen = tuple(View(*pair) for pair in zip(rows[1:], ready.mirrored[1:], strict=True))
+        return Trace(replace(rows[0], views=seen), None, name, self.multi_label)
+
+    def _aim(self, batch: Tensor, n: int | None, score: str, origin: Origin) -> Aim:
+        """One forward, ready to be asked for classes."""
+        rule = scores.find_class_score(score, multi_label=self.multi_label)
+        tail = self._forward(batch, n)
+        output = self._class_scores(tail, len(batch))
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(output.device.type, enabled=False):
+            values = rule(wide(output))
+        return Aim(tail, output.detach(), values, _size(batch), origin, score, self.multi_label)
+
+    def _rows(self, batch: Tensor, n: int | None, score: scores.OutputScore, origin: Origin) -> Rows:
+        """One forward and backward of a score that is a function of the model's output."""
+        tail = self._forward(batch, n)
         with torch.inference_mode(False), torch.enable_grad():
             value = score(tail.output if self._output is None else pick(tail.output, self._output))
-        check_score(value, count)
-        name = getattr(score, "__name__", "score")
+        check_score(value, len(batch))
         (gradients,) = capture.gradients(value, [tail], keep_graph=False)
-        none = torch.full((count,), NO_CLASS, device=value.device)
-        origin = replace(origin, about={**origin.about, "score": name})
-        rows = Rows(tail.activations(), gradients, value.detach(), none, tuple(range(count)), size, origin)
-        return Trace(rows, None, name, self.multi_label)
+        none = torch.full((len(batch),), NO_CLASS, device=value.device)
+        index = tuple(range(len(batch)))
+        return Rows(tail.activations(), gradients, value.detach(), none, index, _size(batch), origin)
+
+    def _pair(self, x: Tensor, y: Tensor, pairs: int, n: int | None, origins: tuple[Origin, Origin]) -> PairTrace:
+        """One look at both sides: one forward, or two where their sizes differ."""
+        batches = [self._fit(side if len(side) == pairs else side.repeat(pairs, 1, 1, 1), own=False) for side in (x, y)]
+        if batches[0].shape == batches[1].shape:
+            tails: tuple[Tail, ...] = (self._forward(torch.cat(batches), n, embedding=True),)
+            embeddings = self._embeddings(tails, (slice(pairs), slice(pairs, None)), 2 * pairs)
+        else:
+            tails = tuple(self._forward(batch, n, embedding=True) for batch in batches)
+            embeddings = self._embeddings(tails, (slice(None), slice(None)), pairs)
+        return PairTrace(tails, embeddings, origins, (_size(batches[0]), _size(batches[1])))
 
     def _forward(self, batch: Tensor, n: int | None, *, embedding: bool = False) -> Tail:
         names = [str(point) for point in self._bound(batch).points]
         wanted = [Point.parse(name) for name in last_blocks(names, len(names) if n is None else n)]
-        place = Point.parse(self.embedding) if embedding else None
-        tail = capture.forward(self.model, batch, wanted, embedding=place, precision=PRECISIONS[self.precision])
+        tail = self._look(batch, wanted, embedding=embedding)
         for name, block in tail.blocks.items():
             if not bool(block.detach().isfinite().all()):
                 raise GamlensError(
@@ -217,6 +259,14 @@ class Lens:
                     "or pixels, or does half precision overflow?"
                 )
         return tail
+
+    def _look(self, batch: Tensor, blocks: Sequence[Point], *, embedding: bool = False) -> Tail:
+        """One forward that keeps `blocks`, and the embedding where it is asked for."""
+        place = Point.parse(self.embedding) if embedding else None
+        whole = place is not None and str(place) == OUTPUT and not capture.has_output_module(self._inner)
+        precision = PRECISIONS[self.precision]
+        tail = capture.forward(self.model, batch, blocks, embedding=None if whole else place, precision=precision)
+        return replace(tail, embedding=pick(tail.output, self._output)) if whole else tail
 
     def _class_scores(self, tail: Tail, count: int) -> Tensor:
         output = pick(tail.output, self._output)
@@ -236,42 +286,21 @@ class Lens:
             flat = [tail.embedding.flatten(1) for tail in (tails[0], tails[-1]) if tail.embedding is not None]
             return flat[0][parts[0]], flat[1][parts[1]]
 
-    def _batch(self, images: Any) -> tuple[Tensor, tuple[Picture, ...], tuple[Frame, ...]]:
-        """Images as the model takes them, (B,C,H,W) on its device and of its dtype."""
-        shown, tensors, frames = [], [], []
-        scale = (self.transform.mean, self.transform.std) if isinstance(self.transform, Transform) else None
-        items = images if _are_pictures(images) else pictures(images)
-        for picture in items:
-            if picture.tensor is not None:
-                tensor = picture.tensor
-                size = (int(tensor.shape[1]), int(tensor.shape[2]))
-                frame, picture = Frame.whole(size, size), replace(picture, scale=scale)
-            else:
-                image = picture.open()
-                grey = isinstance(self.transform, Transform) and len(self.transform.mean) == 1
-                tensor, frame = self.transform(image.convert("L") if grey else image)
-            shown.append(picture)
-            tensors.append(tensor)
-            frames.append(frame)
-        if len({tensor.shape for tensor in tensors}) > 1:
-            found = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in tensors}))
-            raise GamlensError(
-                f"The images of one call must come out at one size; found {found}: one call for each size."
-            )
-        like = self._parameter(tensors[0])
-        own = isinstance(images, Tensor) and images.ndim == 4
-        batch = (images if own else torch.stack(tensors)).to(like.device, like.dtype)
-        if batch is images and self._bound(batch).writes_input:
-            batch = batch.clone()
-        return batch, tuple(shown), tuple(frames)
+    def _fit(self, batch: Tensor, *, own: bool) -> Tensor:
+        """The batch on the model's device and of its dtype; a copy where the model would write to the user's own."""
+        like = self._parameter(batch)
+        ready = batch.to(like.device, like.dtype)
+        return ready.clone() if own and ready is batch and self._bound(ready).writes_input else ready
 
-    def _origin(self, shown: tuple[Picture, ...], frames: tuple[Frame, ...]) -> Origin:
-        about = {
+    def _origin(self, shown: tuple[Picture, ...], frames: tuple[Frame, ...], looks: Views) -> Origin:
+        about: dict[str, Any] = {
             "model": self.name,
             "weights": self.weights,
             "precision": self.precision,
             "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
+        if looks != Views():
+            about["views"] = {"scales": list(looks.scales), "mirrored": looks.mirrored}
         return Origin(shown, frames, self.labels, self.aliases, about)
 
     # Finding the blocks
@@ -313,8 +342,17 @@ def _transform(choice: Any, network: Network) -> Transform | Foreign:
     raise GamlensError(f"transform= is 'squash', 'crop', a Transform or a callable on PIL images; found {choice!r}.")
 
 
-def _are_pictures(images: Any) -> bool:
-    return isinstance(images, list) and bool(images) and all(isinstance(item, Picture) for item in images)
+def _labels(labels: Any) -> tuple[str, ...]:
+    if isinstance(labels, Mapping):
+        labels = [labels[number] for number in sorted(labels)]
+    found = tuple(labels) if not isinstance(labels, str) else ()
+    if not found or not all(isinstance(label, str) for label in found):
+        raise GamlensError(f"labels= is a list of class names in the order of the classes; found {labels!r:.80}.")
+    return found
+
+
+def _size(batch: Tensor) -> tuple[int, int]:
+    return int(batch.shape[2]), int(batch.shape[3])
 
 
 def _repeat(items: tuple[Any, ...], count: int) -> tuple[Any, ...]:

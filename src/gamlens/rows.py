@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,12 +58,19 @@ class Origin:
     about: Mapping[str, Any]
 
 
+class View(NamedTuple):
+    """The same rows seen at another scale or mirrored."""
+
+    rows: Rows
+    mirrored: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Activations of B images and gradients of R scores on them: everything the methods need.
 
     activations {block: (B,C,h,w)}, gradients {block: (R,C,h,w)}, in network order; index says which image a row
-    is of; size is the model's input (H,W).
+    is of; size is the model's input (H,W); views are other looks at the same images, whose maps are averaged in.
     """
 
     activations: dict[str, Tensor]
@@ -72,6 +80,10 @@ class Rows:
     index: tuple[int, ...]
     size: tuple[int, int]
     origin: Origin
+    views: tuple[View, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Rows: {len(self.index)} of {', '.join(self.gradients)}>"
 
     def block(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """A block's activation and gradient, one of each a row, in float32 or wider; the last block by default."""
@@ -112,8 +124,10 @@ class Rows:
         blocks: dict[str, Tensor] = {}
         flat: dict[str, Tensor] = {}
         for name in names:
-            raw = given if given is not None else self.raw(method, name)
-            blocks[name], flat[name] = fuse.min_max(fuse.resize(raw, self.size))
+            raws = [given] if given is not None else self._raws(method, name)
+            seen = [fuse.min_max(fuse.resize(raw, self.size)) for raw in raws]
+            blocks[name] = torch.stack([view for view, _ in seen]).mean(dim=0) if len(seen) > 1 else seen[0][0]
+            flat[name] = torch.stack([bad for _, bad in seen]).all(dim=0)
         with exactly(self.scores):
             maps = fuse.fuse(list(blocks.values()), how)
         _warn_flat(method, flat)
@@ -138,6 +152,13 @@ class Rows:
             about=about,
         )
 
+    def _raws(self, method: str, name: str) -> list[Tensor]:
+        """The method's map of a block in every view, each as the plain image lies."""
+        others = (
+            view.rows.raw(method, name).flip(2) if view.mirrored else view.rows.raw(method, name) for view in self.views
+        )
+        return [self.raw(method, name), *others]
+
     def _warn_hidden(self) -> None:
         share = self.evidence().hidden_share
         rows = (share > HIDDEN_SHARE).nonzero()[:, 0].tolist()
@@ -160,6 +181,7 @@ def exactly(like: Tensor) -> Iterator[None]:
 
 def last_blocks(names: Sequence[str], n: int) -> tuple[str, ...]:
     """The last n names, or an error that says how many there are; where there is one block, n = 2 takes it."""
+    n = int(n) if isinstance(n, np.integer) else n
     if n == USUAL and len(names) == 1:
         return tuple(names)
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(names):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -28,13 +28,28 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
+def _locked(modules: list[nn.Module]) -> Iterator[None]:
+    """One thread at a time on these modules, also where another model shares some of them."""
+    with _guard:
+        held = {id(lock): lock for module in modules if (lock := _locks.get(module)) is not None}
+        if not held:
+            lock = threading.RLock()
+            held = {id(lock): lock}
+        own = next(iter(held.values()))
+        for module in modules:
+            _locks.setdefault(module, own)
+    with ExitStack() as stack:
+        for _, lock in sorted(held.items()):
+            stack.enter_context(lock)
+        yield
+
+
+@contextmanager
 def settled(model: nn.Module) -> Iterator[None]:
     """The model in eval mode, for one thread at a time, no graph, compiled parts run eagerly; then as it was."""
-    with _guard:
-        lock = _locks.setdefault(model, threading.RLock())
     modules = list(model.modules())
     compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
-    with lock, torch.inference_mode(False), torch.no_grad():
+    with _locked(modules), torch.inference_mode(False), torch.no_grad():
         training = [module for module in modules if module.training]
         try:
             for module in training:

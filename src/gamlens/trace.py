@@ -14,7 +14,7 @@ from gamlens import capture, fuse, methods, scores, targets
 from gamlens.capture import Tail
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
-from gamlens.rows import Evidence, Origin, Rows, Sums, check_score, exactly, wide
+from gamlens.rows import Evidence, Origin, Rows, Sums, View, check_score, exactly, wide
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class Trace:
     score: str
     multi_label: bool
     aim: Aim | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        images = len(next(iter(self.rows.activations.values())))
+        return f"<Trace of {images} images, {len(self.rows.index)} {self.score} scores: {', '.join(self.blocks)}>"
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -113,14 +117,19 @@ class Aim:
     origin: Origin
     score: str
     multi_label: bool
+    views: tuple[tuple[Aim, bool], ...] = ()
 
     def at(self, target: Any, *, keep: bool = True) -> Trace:
-        """A Trace of these targets; without `keep` the graph is gone afterwards."""
+        """A Trace of these targets in every view; without `keep` the graph is gone afterwards."""
         wanted = targets.resolve(target, self.output, self.origin.labels, self.origin.aliases)
         chosen = self.values.detach()[wanted.index, wanted.targets]
         check_score(chosen, len(wanted.index))
         gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
-        rows = Rows(self.tail.activations(), gradients, chosen, wanted.targets, wanted.index, self.size, self.origin)
+        own = _per_image(wanted, len(self.output))
+        views = tuple(View(aim.at(own, keep=keep).rows, mirrored) for aim, mirrored in self.views)
+        rows = Rows(
+            self.tail.activations(), gradients, chosen, wanted.targets, wanted.index, self.size, self.origin, views
+        )
         return Trace(rows, self.output, self.score, self.multi_label, self if keep else None)
 
 
@@ -138,6 +147,7 @@ class PairTrace:
     done: dict[Any, tuple[Rows, Rows]] = field(default_factory=dict, repr=False)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     released: bool = False
+    views: tuple[tuple[PairTrace, bool], ...] = ()
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -145,6 +155,9 @@ class PairTrace:
 
     def __len__(self) -> int:
         return len(self.embeddings[0])
+
+    def __repr__(self) -> str:
+        return f"<PairTrace of {len(self)} pairs: {', '.join(self.blocks)}>"
 
     def explain(
         self, method: str = "gam", n: int = 2, fuse: fuse.Fusion = "mean", *, score: str | scores.PairScore = "cosine"
@@ -167,7 +180,12 @@ class PairTrace:
             if score not in self.done:
                 if self.released:
                     raise GamlensError("This trace was released: trace the pair again for another score.")
-                self.done[score] = self._backward(score, keep)
+                x, y = self._backward(score, keep)
+                seen = [(view.sides(score, keep=keep), mirrored) for view, mirrored in self.views]
+                self.done[score] = (
+                    replace(x, views=tuple(View(sides[0], mirrored) for sides, mirrored in seen)),
+                    replace(y, views=tuple(View(sides[1], mirrored) for sides, mirrored in seen)),
+                )
             return self.done[score]
 
     def release(self) -> PairTrace:
@@ -179,6 +197,8 @@ class PairTrace:
                 for tail in self.tails
             )
             self.embeddings = (self.embeddings[0].detach(), self.embeddings[1].detach())
+        for view, _ in self.views:
+            view.release()
         return self
 
     def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Rows, Rows]:
@@ -206,6 +226,14 @@ class PairTrace:
                 )
             )
         return sides[0], sides[1]
+
+
+def _per_image(wanted: targets.Wanted, images: int) -> list[list[int]]:
+    """Resolved targets as they are given: a list of classes an image."""
+    chosen: list[list[int]] = [[] for _ in range(images)]
+    for image, target in zip(wanted.index, wanted.targets.tolist(), strict=True):
+        chosen[image].append(target)
+    return chosen
 
 
 def _without_noise(gradients: dict[str, Tensor], cosine: Tensor, *, warn: bool) -> dict[str, Tensor]:

@@ -54,7 +54,8 @@ def two_things(lens: Lens) -> Section:
         "Two things in one photo",
         (Grid(tuple(rows), TITLES, tuple(labels)),),
         "Two package photos side by side, seen by the model as one picture. One forward pass; then one short backward "
-        "pass for each class. A good map lights up only the half that holds the class.",
+        "pass for each class. Each map should favour the half that holds its class; none leaves the other half quite "
+        "dark, and with one block (n = 1) Grad-CAM separates the two best here.",
     )
 
 

@@ -24,9 +24,22 @@ JSON, MAPS = "explanation.json", "maps.npz"
 
 def save(result: Explanation, folder: str | Path, *, cmap: str, style: str) -> list[str]:
     """Write the rows of `result` into `folder`: all of it, or nothing and what was there before stays."""
+    before = _written(Path(folder))
     with Staged() as staged:
         _stage(staged, result, Path(folder), cmap, style)
+    for old in before - {file for _, file in staged.moves}:
+        old.unlink(missing_ok=True)
     return staged.files
+
+
+def _written(place: Path) -> set[Path]:
+    """The pictures that an earlier explanation left in this folder."""
+    try:
+        record = json.loads((place / JSON).read_text(encoding="utf-8"))
+        names = [row["overlay"] for row in record["rows"]] + [item["kept"] for item in record["images"] if item["kept"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {place / name for name in names if Path(str(name)).name == name}
 
 
 def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list[str]:

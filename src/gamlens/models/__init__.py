@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -74,12 +75,24 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Tensor]) -> tuple[dict[s
 def _adopt(module: nn.Module, weights: Weights) -> Network:
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
-    network = Network(module, type(unwrap(module)).__name__, "given")
+    network = Network(module, type(unwrap(module)).__name__, "given", **_own_input(unwrap(module)))
     if weights is None:
         return network
+    if isinstance(weights, str) and weights == "random":
+        return replace(network, weights="random")
     tensors, source = read(weights)
     checkpoint.fill(unwrap(module), tensors, name=source)
     return replace(network, weights=source)
+
+
+def _own_input(module: nn.Module) -> dict[str, Any]:
+    """Input size, mean and std where a module says them itself, as timm's models do."""
+    config = getattr(module, "pretrained_cfg", None)
+    if not isinstance(config, Mapping) or not {"input_size", "mean", "std"} <= set(config):
+        return {}
+    height, width = config["input_size"][1:]
+    short = max(height, width, round(min(height, width) / (config.get("crop_pct") or 0.875)))
+    return {"size": (height, width), "mean": tuple(config["mean"]), "std": tuple(config["std"]), "short": short}
 
 
 __all__ = [

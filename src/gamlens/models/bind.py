@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gamlens.errors import GamlensError, near
 from gamlens.models.discover import Layout, discover, order_of
 from gamlens.models.outputs import Output, pick
-from gamlens.points import OUTPUT, Point
+from gamlens.points import OUTPUT, Point, tensors
 from gamlens.settle import failed, settled
 
 
@@ -46,7 +46,10 @@ def bind(model: nn.Module, image: Tensor, *, asked: tuple[Point, ...] | None, ou
     """One recorded forward of `image` (1,C,H,W) through `model`."""
 
     def leniently(value: Any) -> Any:
-        return pick(value, output) if isinstance(value, Tensor) or output is not None or asked is None else None
+        if output is not None or isinstance(value, Tensor):
+            return pick(value, output)
+        first = next(tensors(value), None)
+        return pick(value, None) if first is None and asked is None else first
 
     layout = None
     with settled(model):

@@ -16,7 +16,7 @@ from gamlens.errors import GamlensError
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
 CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)
-PREFIXES = ("module.", "_orig_mod.")
+PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:

@@ -74,7 +74,7 @@ def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[Point, int]:
     last = max((node.order for node in path if node.size), default=0)
     after = [node for node in path if node.order > last]
     for number, node in reversed(list(enumerate(after))):
-        if node.func == "normalize":
+        if _normalises(node):
             break
         if node.func in LINEAR and number > 0:
             source = after[number - 1]
@@ -82,6 +82,14 @@ def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[Point, int]:
             if point is not None:
                 return point, source.shape[1]
     return Point(OUTPUT), path[-1].shape[1]
+
+
+def _normalises(node: Node) -> bool:
+    """Whether `node` is a normalised vector: F.normalize, a batch or layer norm, or a division by a norm."""
+    divided = node.func in ("truediv", "div", "divide", "true_divide") and any(
+        "norm" in own.func for own in node.inputs
+    )
+    return divided or node.func in ("normalize", "batch_norm", "layer_norm")
 
 
 def _head_input(recorder: Recorder, node: Node, source: Node) -> Point | None:

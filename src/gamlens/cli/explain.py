@@ -1,0 +1,159 @@
+"""The commands that explain: classify, compare, blocks, demo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gamlens import METHODS, render
+from gamlens.cli.common import (
+    BLOCK_METHODS,
+    MODEL_HELP,
+    Blocks,
+    Device,
+    Fuse,
+    Json,
+    Method,
+    Model,
+    Number,
+    Out,
+    Weights,
+    err_console,
+    make_lens,
+    out_console,
+    progress,
+    speaking,
+    tell,
+)
+from gamlens.experiments import files as work
+from gamlens.explanation import file_stem
+from gamlens.scores import CLASS_SCORES, PAIR_SCORES
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example:  gamlens classify photos/ 'more/*.jpg' --target 'tabby' --target lynx --out why")
+def classify(
+    paths: Annotated[list[str], typer.Argument(help="Image files, folders or globs.", show_default=False)],
+    model: Model = "efficientnet_lite0",
+    weights: Weights = None,
+    blocks: Blocks = None,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Class name or number; repeat it.")] = None,
+    method: Annotated[str, typer.Option(help="Method: " + ", ".join(BLOCK_METHODS) + ".")] = "gam",
+    n: Number = 2,
+    fuse: Fuse = "mean",
+    score: Annotated[str, typer.Option(help="What is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
+    out: Out = Path("gamlens-out"),
+    json_: Json = False,
+    device: Device = None,
+) -> None:
+    """Why this class? Explain images, one class or several each, the top class by default."""
+    with speaking():
+        found = work.find_images(paths, skip=out)
+        lens = make_lens(model, weights, blocks, device)
+        wanted: list[str | int] | None = list(target) if target else None
+        results: list[work.FileResult] = []
+        recipe = work.Recipe(wanted, method, n, fuse, score)
+        steps = work.classify_files(lens, found, recipe, out=out)
+        with progress(json_) as bar:
+            task = bar.add_task("explaining", total=len(found))
+            for result in steps:
+                results.append(result)
+                bar.advance(task)
+                if result.error:
+                    tell("error", result.error, "bold red")
+        index = out / "index.html"
+        if any(not result.error for result in results):
+            lead = f"{METHODS[method].title}, the last {n} blocks of `{lens.name}`, {score}."
+            render.write(work.page(results, title="Why this class?", lead=lead), index)
+        failed = sum(bool(result.error) for result in results)
+        if json_:
+            typer.echo(json.dumps([result.record for result in results], indent=2))
+        else:
+            _show_classes(results)
+            if failed < len(results):
+                out_console.print(Text(f"Pictures, maps and JSON are in {out}; look at {index}"), soft_wrap=True)
+        if failed:
+            err_console.print(f"{failed} of {len(results)} files could not be explained.", highlight=False)
+            raise typer.Exit(1)
+
+
+@app.command(epilog="Example:  gamlens compare cheetah.jpg lion.jpg --score dot --method gam -n 2")
+def compare(
+    a: Annotated[str, typer.Argument(help="An image.", show_default=False)],
+    b: Annotated[str, typer.Argument(help="Another image.", show_default=False)],
+    model: Model = "efficientnet_lite0",
+    weights: Weights = None,
+    blocks: Blocks = None,
+    embedding: Annotated[str | None, typer.Option(help="The layer whose output is compared, such as fc1.")] = None,
+    method: Method = "gam",
+    n: Number = 2,
+    score: Annotated[str, typer.Option(help="Similarity: " + ", ".join(PAIR_SCORES) + ".")] = "cosine",
+    fuse: Fuse = "mean",
+    out: Out = Path("gamlens-out"),
+    json_: Json = False,
+    device: Device = None,
+) -> None:
+    """Why similar? Explain the similarity of two images on both of them."""
+    with speaking():
+        lens = make_lens(model, weights, blocks, device, embedding=embedding)
+        result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
+        place = out / f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}"
+        written = result.save(str(place))
+        value = float(result.scores[0])
+        if json_:
+            boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
+            record = {"x": a, "y": b, "score": value, "boxes": boxes, "folder": str(place), "about": dict(result.about)}
+            typer.echo(json.dumps(record, indent=2))
+        else:
+            names = f"  {Path(a).name}  ~  {Path(b).name}"
+            out_console.print(Text.assemble((f"{score} {value:.4f}", "bold"), names), soft_wrap=True)
+            out_console.print(Text(f"Both maps: {written[-1]}"), soft_wrap=True)
+
+
+@app.command(epilog="Example:  gamlens blocks resnet50 --weights random")
+def blocks(model: Annotated[str, typer.Argument(help=MODEL_HELP)], weights: Weights = None) -> None:
+    """Which blocks and which embedding of a model are read."""
+    with speaking():
+        lens = make_lens(model, weights, None, None)
+        table = Table("block", "stride", "channels", "size", "read")
+        for stage in lens.layout.stages:
+            channels, height, width = stage.shape
+            table.add_row(
+                stage.name, str(stage.stride), str(channels), f"{height} x {width}", "yes" if stage.chosen else ""
+            )
+        out_console.print(table)
+        out_console.print(f"embedding  {lens.embedding}  ({lens.layout.width} numbers)", highlight=False)
+
+
+@app.command(epilog="Example:  gamlens demo --out demo")
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page and pictures.")] = Path("demo"),
+) -> None:
+    """Explain bundled photos with the embedded model: a page to look at, no download."""
+    from gamlens.experiments import demo as show
+
+    with speaking(), progress(False) as bar:
+        task = bar.add_task("looking", total=show.STEPS)
+        page = show.run(out, step=lambda text: bar.update(task, advance=1, description=text))
+        bar.stop()
+        out_console.print(f"Open {page}", highlight=False, soft_wrap=True)
+
+
+def _show_classes(results: list[work.FileResult]) -> None:
+    table = Table("file", "explained", "score", "the model's best guesses", box=None, pad_edge=False)
+    for result in results:
+        if result.error:
+            continue
+        guesses = ", ".join(f"{guess.name} {100 * guess.probability:.0f} %" for guess in result.top[:3])
+        for number, (name, value) in enumerate(zip(result.names, result.scores, strict=True)):
+            first = number == 0
+            cells = (Path(result.file).name if first else "", name, f"{value:.2f}", guesses if first else "")
+            table.add_row(*map(Text, cells))
+    if table.row_count:
+        out_console.print(table)

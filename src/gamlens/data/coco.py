@@ -1,0 +1,126 @@
+"""COCO instances: boxes, and masks by pycocotools; crowd regions are void."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gamlens.data.files import Root, all_there, cut, first, folder, images_in, optional, read_json
+from gamlens.data.sample import Box, Dataset, Mask, Sample
+from gamlens.errors import GamlensError
+
+
+@dataclass(frozen=True)
+class _Instances:
+    """An annotation file: class names in category-id order, images, and each image's annotations."""
+
+    classes: tuple[str, ...]
+    labels: Mapping[int, int]
+    images: tuple[Mapping[str, Any], ...]
+    annotations: Mapping[int, tuple[Mapping[str, Any], ...]]
+
+
+@dataclass(frozen=True)
+class InstanceMask:
+    """The instances of one image in an annotation file, which each process reads once."""
+
+    file: str
+    image_id: int
+    size: tuple[int, int]
+
+    def read(self, label: int) -> Mask:
+        instances = _instances(self.file)
+        wanted = [
+            a["segmentation"]
+            for a in instances.annotations[self.image_id]
+            if not a.get("iscrowd") and instances.labels[a["category_id"]] == label
+        ]
+        return self._union(wanted)
+
+    def void(self) -> Mask | None:
+        crowds = [a["segmentation"] for a in _instances(self.file).annotations[self.image_id] if a.get("iscrowd")]
+        return self._union(crowds) if crowds else None
+
+    def _union(self, segmentations: list[Any]) -> Mask:
+        """Polygons and run lengths together, (H,W)."""
+        coder = optional("pycocotools.mask", "Reading COCO masks")
+        union = np.zeros(self.size, dtype=bool)
+        for shape in segmentations:
+            if not shape:
+                continue
+            raw = isinstance(shape, list) or isinstance(shape["counts"], list)
+            codes = coder.frPyObjects(shape, *self.size) if raw else shape
+            pixels = coder.decode(coder.merge(codes) if isinstance(codes, list) else codes)
+            union |= pixels.astype(bool)
+        return union
+
+
+def coco(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+    """The images of annotations/instances_`split`.json, sorted by file name; "val2017" by default ("val" is enough).
+
+    Labels index the categories in the order of their ids. Crowd regions give neither labels nor boxes.
+    """
+    base = folder(root)
+    years = [split] if split and split[-4:].isdigit() else [f"{split or 'val'}2017", split or "val"]
+    file = first(
+        [base / "annotations" / f"instances_{year}.json" for year in years],
+        f"COCO split {split or 'val2017'!r}",
+        "Unpack annotations_trainval2017.zip there.",
+    )
+    images = first([base / file.stem.removeprefix("instances_")], "folder of images", "Unpack the images' zip there.")
+    instances = _instances(str(file))
+    chosen = cut(sorted(instances.images, key=lambda image: str(image["file_name"])), limit)
+    all_there([image["file_name"] for image in chosen], images_in(images), images, file)
+    samples = tuple(_sample(image, images, file, instances) for image in chosen)
+    return Dataset("coco", str(root), instances.classes, samples)
+
+
+def _sample(image: Mapping[str, Any], images: Path, file: Path, instances: _Instances) -> Sample:
+    boxes = []
+    for note in instances.annotations[image["id"]]:
+        if not note.get("iscrowd"):
+            x, y, width, height = map(float, note["bbox"])
+            boxes.append(Box(instances.labels[note["category_id"]], x, y, x + width, y + height))
+    size = (int(image["height"]), int(image["width"]))
+    labels = tuple(sorted({box.label for box in boxes}))
+    mask = InstanceMask(str(file), image["id"], size)
+    name = str(image["file_name"])
+    return Sample(Path(name).stem, str(images / name), labels, tuple(boxes), size, mask)
+
+
+def _instances(file: str) -> _Instances:
+    path = Path(file)
+    if not path.is_file():
+        raise GamlensError(f"There is no annotation file {file!r} any more: the masks are read from it. Put it back.")
+    return _read(file, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=2)
+def _read(file: str, changed: int) -> _Instances:
+    """The annotation file, checked; `changed` is its time stamp, so that a rewritten file is read anew."""
+    contents = read_json(Path(file))
+    try:
+        categories = sorted(contents["categories"], key=lambda category: int(category["id"]))
+        labels = {category["id"]: number for number, category in enumerate(categories)}
+        grouped: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        for note in contents["annotations"]:
+            if note["category_id"] not in labels or len(note["bbox"]) != 4 or "segmentation" not in note:
+                raise ValueError(f"annotation {note.get('id')} has an unknown category, no bbox or no segmentation")
+            grouped[note["image_id"]].append(note)
+        images = tuple(contents["images"])
+        by_image = {image["id"]: tuple(grouped[image["id"]]) for image in images}
+        if not all({"file_name", "height", "width"} <= image.keys() for image in images):
+            raise ValueError("an image has no file_name, height or width")
+        names = tuple(str(category["name"]) for category in categories)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GamlensError(
+            f"{file!r} is not a COCO instances file ({type(error).__name__}: {error}): expected categories, images and "
+            "annotations with bbox and segmentation. Use an instances_*.json."
+        ) from error
+    return _Instances(names, labels, images, by_image)

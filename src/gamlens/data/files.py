@@ -1,0 +1,165 @@
+"""Finding and reading files, with errors that name the file, the place it was expected and what to do."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import os
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from PIL import Image
+
+from gamlens.errors import GamlensError
+
+Root = str | os.PathLike[str]
+Item = TypeVar("Item")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a VOC-style XML says: the (H,W) it was drawn on, where given, and (class name, (x0, y0, x1, y1))."""
+
+    size: tuple[int, int] | None
+    objects: tuple[tuple[str, tuple[float, ...]], ...]
+
+
+def first(places: Iterable[Path], what: str, todo: str) -> Path:
+    """The first of the places that exists, or an error that names them all."""
+    tried = list(dict.fromkeys(places))
+    for place in tried:
+        if place.exists():
+            return place
+    listed = " or ".join(repr(str(place)) for place in tried)
+    raise GamlensError(f"There is no {what}: expected at {listed}. {todo}")
+
+
+def folder(root: Root) -> Path:
+    """The data set's folder as a Path, or an error where it is not one."""
+    path = Path(root)
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise GamlensError(f"A data set is a folder: found {found} at {str(path)!r}. Give the folder it was put into.")
+    return path
+
+
+def optional(module: str, why: str) -> ModuleType:
+    """A module of the extra `eval`, imported where it is needed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise GamlensError(f"{why} needs the package {package!r} ({error}): pip install 'gamlens[eval]'.") from error
+
+
+def cut(items: Sequence[Item], limit: int | None) -> Sequence[Item]:
+    """The first `limit` of the items; all of them for None."""
+    if limit is not None and limit < 1:
+        raise GamlensError(f"A limit is a number of samples from 1 up, or None for all; found {limit!r}.")
+    return items if limit is None else items[:limit]
+
+
+def images_in(path: Path) -> list[str]:
+    """The names of the image files in a folder, sorted."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
+    except OSError as error:
+        raise GamlensError(f"Expected a folder of images at {str(path)!r}: {error}.") from error
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of that name is an image; hidden files (macOS leaves them in archives) are not."""
+    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+
+
+def folders_in(path: Path) -> list[str]:
+    """The names of the folders in a folder, sorted, hidden ones left out."""
+    with os.scandir(path) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def all_there(names: Sequence[str], have: Iterable[str], where: Path, listed_in: Path) -> None:
+    """An error where a listed image file is not in its folder."""
+    known = set(have)
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise GamlensError(
+            f"{len(missing)} of {len(names)} images that {str(listed_in)!r} lists are missing, the first expected at "
+            f"{str(where / missing[0])!r}. Complete the images, or take the others out of the list."
+        )
+
+
+def image_size(path: Root) -> tuple[int, int]:
+    """(H,W) of an image file, upright, from its header alone."""
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            turned = image.getexif().get(0x0112, 1) in TURNED
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise GamlensError(f"Cannot read {str(path)!r} as an image: {type(error).__name__}: {error}") from error
+    return (width, height) if turned else (height, width)
+
+
+def text(path: Path) -> str:
+    """A text file in UTF-8, with or without a byte order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GamlensError(f"Cannot read {str(path)!r} as text: {type(error).__name__}: {error}") from error
+
+
+def rows(path: Path) -> list[list[str]]:
+    """The rows of a CSV file, empty lines left out."""
+    try:
+        return [
+            row
+            for row in csv.reader(io.StringIO(text(path), newline=""), strict=True)
+            if any(cell.strip() for cell in row)
+        ]
+    except csv.Error as error:
+        raise GamlensError(f"Cannot read {str(path)!r} as CSV: {error}. Save it anew, or download it again.") from error
+
+
+def read_json(path: Path) -> Any:
+    """The contents of a JSON file."""
+    try:
+        return json.loads(text(path))
+    except json.JSONDecodeError as error:
+        raise GamlensError(f"{str(path)!r} is not JSON ({error}): download or write it again.") from error
+
+
+def read_xml(path: Path) -> Note:
+    """A VOC-style annotation; the numbers as given, whatever pixel they count from."""
+    try:
+        tree = ElementTree.parse(path).getroot()
+        objects = tuple(
+            (
+                (thing.findtext("name") or "").strip(),
+                tuple(_number(thing, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")),
+            )
+            for thing in tree.findall("object")
+        )
+        height, width = (int(_number(tree, f"size/{side}", default=0)) for side in ("height", "width"))
+    except (ElementTree.ParseError, OSError, ValueError) as error:
+        raise GamlensError(
+            f"Cannot read the annotation {str(path)!r}: {error}. Unpack the annotations again."
+        ) from error
+    return Note((height, width) if min(height, width) > 0 else None, objects)
+
+
+def _number(node: ElementTree.Element, path: str, *, default: float | None = None) -> float:
+    value = node.findtext(path)
+    if value is None and default is not None:
+        return default
+    if value is None:
+        raise ValueError(f"<{node.tag}> has no <{path}>")
+    return float(value)

@@ -1,0 +1,36 @@
+"""A folder of images: one subfolder a class, or all in one place without labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gamlens.data.files import EXTENSIONS, Root, cut, first, folders_in, images_in, is_image
+from gamlens.data.files import folder as existing
+from gamlens.data.sample import Dataset, Sample
+from gamlens.errors import GamlensError
+
+
+def folder(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+    """Images sorted by path, named by it; classes are the subfolders, sorted. `split` is a folder below `root`."""
+    base = existing(root)
+    if split is not None:
+        base = first([base / split], f"split {split!r}", f"Folders there: {', '.join(folders_in(base)) or 'none'}.")
+    flat = images_in(base)
+    classes = () if flat else tuple(name for name in folders_in(base) if next(_below(base / name), None))
+    files: list[tuple[str, tuple[int, ...]]] = [(name, ()) for name in flat]
+    for label, name in enumerate(classes):
+        files += [(path.relative_to(base).as_posix(), (label,)) for path in _below(base / name)]
+    if not files:
+        raise GamlensError(
+            f"There are no images in {str(base)!r}: expected files ({', '.join(EXTENSIONS)}) or one subfolder a class."
+        )
+    samples = tuple(Sample(name, str(base / name), labels) for name, labels in cut(sorted(files), limit))
+    return Dataset("folder", str(root), classes, samples)
+
+
+def _below(base: Path) -> Iterator[Path]:
+    """Every image file below a folder."""
+    for place, _, names in os.walk(base):
+        yield from (Path(place, name) for name in names if is_image(name))

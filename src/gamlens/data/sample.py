@@ -1,0 +1,108 @@
+"""One image with its ground truth, and a set of them. Records hold paths, never pixels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gamlens.errors import GamlensError
+
+Mask = NDArray[np.bool_]
+
+
+class MaskSource(Protocol):
+    """Where the masks of one image are; read when asked."""
+
+    def read(self, label: int) -> Mask:
+        """The pixels (H,W) of that label, all instances together."""
+
+    def void(self) -> Mask | None:
+        """The pixels (H,W) that no measure may count, or None where there are none."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A ground-truth box in pixels of the original image, half-open."""
+
+    label: int
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    @property
+    def area(self) -> float:
+        return max(self.x1 - self.x0, 0.0) * max(self.y1 - self.y0, 0.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image file, its class indices, and its boxes and mask where the data set has them.
+
+    `size` is the (H,W) that the boxes refer to; None where there is nothing that needs it.
+    """
+
+    name: str
+    image: str
+    labels: tuple[int, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    size: tuple[int, int] | None = None
+    mask: MaskSource | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def load_mask(self, label: int) -> Mask:
+        """The pixels (H,W) of that label, read now; all False where the image does not show it."""
+        if self.mask is None:
+            raise GamlensError(
+                f"{self.name!r} has no mask: none was found beside {self.image!r}. Use its boxes ({len(self.boxes)}), "
+                "or a data set with masks (voc, coco)."
+            )
+        return self.mask.read(label)
+
+    def void(self) -> Mask | None:
+        """The pixels (H,W) to leave out, read now, or None."""
+        return None if self.mask is None else self.mask.void()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples with names of their own, in order, and the class names that their labels index."""
+
+    name: str
+    root: str
+    classes: tuple[str, ...]
+    samples: tuple[Sample, ...]
+
+    def __post_init__(self) -> None:
+        most = Counter(sample.name for sample in self.samples).most_common(1)
+        if most and most[0][1] > 1:
+            raise GamlensError(
+                f"The data set {self.name!r} in {self.root!r} has {most[0][1]} samples named {most[0][0]!r}: "
+                "names must differ, since manifests refer to them."
+            )
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.samples[index]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+    def fingerprint(self) -> str:
+        """sha256 over names, labels and boxes; the same wherever the data lies and in whatever order."""
+        rows = [
+            [s.name, list(s.labels), [[b.label, *map(float, (b.x0, b.y0, b.x1, b.y1))] for b in s.boxes]]
+            for s in sorted(self.samples, key=lambda s: s.name)
+        ]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

@@ -1,0 +1,192 @@
+"""Which items a figure is measured on: manifests in plain JSON, the same from the same data and seed, for ever."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from gamlens.data.files import Root, image_size, read_json
+from gamlens.data.sample import Dataset, Sample
+from gamlens.errors import GamlensError
+
+
+@dataclass(frozen=True, order=True)
+class Item:
+    """One thing to measure: an image, an image with a label, or a pair of images of a label (-1: any)."""
+
+    names: tuple[str, ...]
+    label: int = -1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Items of a data set, how they were chosen, and the fingerprint of what they were chosen from."""
+
+    kind: str
+    seed: int | None
+    source: str
+    items: tuple[Item, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every image that an item has."""
+        return frozenset(name for item in self.items for name in item.names)
+
+    def check(self, dataset: Dataset) -> None:
+        """An error where this manifest was made from other data."""
+        found = dataset.fingerprint()
+        if found != self.source:
+            raise GamlensError(
+                f"The manifest {self.kind!r} was made from data {self.source[:12]}, but {dataset.name!r} in "
+                f"{dataset.root!r} is {found[:12]} ({len(dataset)} samples): use that data, or make the manifest anew."
+            )
+
+    def save(self, path: Root) -> None:
+        items = [[*item.names] if item.label < 0 else [*item.names, item.label] for item in self.items]
+        lines = ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in items)
+        head = json.dumps({"kind": self.kind, "seed": self.seed, "source": self.source}, ensure_ascii=False, indent=2)
+        Path(path).write_text(f'{head[:-2]},\n  "items": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+
+    @staticmethod
+    def load(path: Root) -> Manifest:
+        contents = read_json(Path(path))
+        try:
+            items = tuple(_item(given) for given in contents["items"])
+            seed = contents["seed"]
+            return Manifest(str(contents["kind"]), None if seed is None else int(seed), str(contents["source"]), items)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise GamlensError(
+                f"{str(path)!r} is not a manifest ({type(error).__name__}: {error}): expected kind, seed, source and "
+                "items. Make it anew with Manifest.save."
+            ) from error
+
+
+def hold_out(
+    source: Dataset | Manifest, *, every: int | None = None, share: float | None = None, seed: int | None = None
+) -> Manifest:
+    """The items that thresholds are chosen on: each `every`-th by file name from the first (10), or a seeded `share`.
+
+    Of a manifest (pairs, small objects), its items are taken instead of a data set's images.
+    """
+    fingerprint = source.source if isinstance(source, Manifest) else source.fingerprint()
+    given = source.items if isinstance(source, Manifest) else tuple(Item((sample.name,)) for sample in source)
+    items = sorted(given)
+    if share is None:
+        step = 10 if every is None else every
+        if step < 1 or seed is not None:
+            raise GamlensError(
+                f"A hold-out is every=1 or more, or share= with seed=; found every={every}, seed={seed}."
+            )
+        return Manifest(f"hold-out every {step}", None, fingerprint, tuple(items[::step]))
+    if every is not None or seed is None or not 0 < share < 1:
+        raise GamlensError(
+            f"A hold-out by share is share= between 0 and 1 with seed= and without every=; found share={share}, "
+            f"seed={seed}, every={every}."
+        )
+    ranked = sorted(range(len(items)), key=lambda at: _rank(seed, items[at]))
+    kept = sorted(ranked[: max(1, round(share * len(items)))])
+    return Manifest(f"hold-out share {share:g}", seed, fingerprint, tuple(items[at] for at in kept))
+
+
+def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manifest:
+    """Items at or below that percentile of the object's share of the image; items without an object are left out.
+
+    Boxes: per image, the largest of several. Masks: per (image, label), void left out.
+    """
+    if not 0 < percentile <= 100:
+        raise GamlensError(
+            f"A percentile lies above 0 and up to 100 (the protocol's are 25 and 10); found {percentile}."
+        )
+    shares = dict(_mask_shares(dataset) if masks else _box_shares(dataset))
+    if not shares:
+        raise GamlensError(
+            f"The data set {dataset.name!r} in {dataset.root!r} has no {'masks' if masks else 'boxes'}: small objects "
+            f"need them. Use {'masks=False' if masks else 'masks=True'}, or annotations."
+        )
+    most = float(np.percentile(list(shares.values()), percentile))
+    items = tuple(sorted(item for item, share in shares.items() if share <= most))
+    return Manifest(f"small {percentile:g}% by {'mask' if masks else 'box'}", None, dataset.fingerprint(), items)
+
+
+def pairs(dataset: Dataset, *, per_class: int = 3, seed: int = 0) -> Manifest:
+    """Two different images of one class, drawn per class; a pair comes again only where the class has no other."""
+    if per_class < 1:
+        raise GamlensError(f"per_class is a number of pairs from 1 up; found {per_class}.")
+    items: list[Item] = []
+    for label, names in _by_class(dataset):
+        draw = random.Random(f"{seed}:{label}").random  # this sequence is the same in every Python
+        possible = len(names) * (len(names) - 1) // 2
+        drawn: dict[tuple[str, ...], Item] = {}
+        while len(drawn) < min(per_class, possible):
+            one, other = int(draw() * len(names)), int(draw() * (len(names) - 1))
+            pair = (names[one], names[other + (other >= one)])
+            drawn.setdefault(tuple(sorted(pair)), Item(pair, label))
+        distinct = list(drawn.values())
+        items += [distinct[at % len(distinct)] for at in range(per_class)] if distinct else []
+    return Manifest(f"pairs {per_class} per class", seed, dataset.fingerprint(), tuple(items))
+
+
+def neighbour_pairs(dataset: Dataset) -> Manifest:
+    """The images of a class sorted by file name, each with the next."""
+    items = tuple(Item(pair, label) for label, names in _by_class(dataset) for pair in pairwise(names))
+    return Manifest("neighbour pairs", None, dataset.fingerprint(), items)
+
+
+def narrow(dataset: Dataset, manifest: Manifest) -> Dataset:
+    """The data set with only the images that the manifest has; of another data set it is an error."""
+    manifest.check(dataset)
+    names = manifest.names
+    return replace(dataset, samples=tuple(sample for sample in dataset if sample.name in names))
+
+
+def _item(given: list[str | int]) -> Item:
+    label = given[-1] if isinstance(given[-1], int) else -1
+    names = tuple(given[:-1] if isinstance(given[-1], int) else given)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"an item is names and perhaps a label, found {given}")
+    return Item(tuple(str(name) for name in names), label)
+
+
+def _rank(seed: int, item: Item) -> str:
+    """A number between items that depends on the seed and the item alone, not on the random module."""
+    return hashlib.sha256(json.dumps([seed, item.names, item.label]).encode()).hexdigest()
+
+
+def _by_class(dataset: Dataset) -> Iterator[tuple[int, list[str]]]:
+    names: dict[int, list[str]] = defaultdict(list)
+    for sample in sorted(dataset, key=lambda sample: sample.name):
+        for label in sample.labels:
+            names[label].append(sample.name)
+    yield from sorted(names.items())
+
+
+def _box_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
+    for sample in dataset:
+        if sample.boxes:
+            try:
+                height, width = sample.size or image_size(sample.image)
+            except GamlensError:
+                continue
+            yield Item((sample.name,)), max(box.area for box in sample.boxes) / (height * width)
+
+
+def _mask_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
+    for sample in dataset:
+        yield from _sample_shares(sample) if sample.mask else ()
+
+
+def _sample_shares(sample: Sample) -> Iterator[tuple[Item, float]]:
+    void = sample.void()
+    for label in sample.labels:
+        mask = sample.load_mask(label)
+        share = float((mask if void is None else mask & ~void).mean())
+        if share > 0:
+            yield Item((sample.name,), label), share

@@ -1,0 +1,136 @@
+"""A table of the user's own: CSV or Parquet with the columns path, label and, for boxes, x0, y0, x1, y1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gamlens.data.files import Root, cut, image_size, optional, rows
+from gamlens.data.sample import Box, Dataset, Sample
+from gamlens.errors import GamlensError
+
+CORNERS = ("x0", "y0", "x1", "y1")
+Row = Mapping[str, Any]
+
+
+def table(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+    """One sample a path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
+
+    Paths are relative to the table. Labels are class indices, or names (their sorted order gives the indices).
+    `split` keeps the rows whose column `split` has that value. Empty cells mean no label, or no box.
+    """
+    path = Path(root)
+    records = _records(path, ("path", "label") if split is None else ("path", "label", "split"))
+    labels, classes = _labels([row.get("label") for row in records], path)
+    chosen: dict[str, list[tuple[Row, int | None]]] = {}
+    for row, label in zip(records, labels, strict=True):
+        if split is None or str(row["split"]) == split:
+            chosen.setdefault(str(row["path"]), []).append((row, label))
+    if not chosen:
+        raise GamlensError(f"No row of {str(path)!r} is left: it has {len(records)}, none of them of split {split!r}.")
+    samples = tuple(_sample(path, name, chosen[name]) for name in cut(sorted(chosen), limit))
+    return Dataset("table", str(root), classes, samples)
+
+
+def _records(path: Path, needed: tuple[str, ...]) -> list[Row]:
+    """The rows as mappings from column to cell, columns checked."""
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing"
+        raise GamlensError(f"A table is a .csv or .parquet file; found {found} at {str(path)!r}.")
+    columns, records = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
+    missing = [name for name in needed if name not in columns]
+    corners = [name for name in CORNERS if name in columns]
+    missing += [name for name in CORNERS if corners and name not in columns]
+    if missing:
+        raise GamlensError(
+            f"{str(path)!r} has no column {', '.join(map(repr, missing))}: expected {', '.join(needed)} and, for "
+            f"boxes, x0, y0, x1, y1; found {', '.join(columns) or 'none'}."
+        )
+    empty = next((number for number, row in enumerate(records, start=1) if _blank(row["path"])), None)
+    if empty:
+        raise GamlensError(f"Row {empty} of {str(path)!r} has no path: name an image file in it, or take it out.")
+    return records
+
+
+def _csv(path: Path) -> tuple[list[str], list[Row]]:
+    lines = rows(path)
+    columns = [cell.strip() for cell in lines[0]] if lines else []
+    odd = next((number for number, line in enumerate(lines, start=1) if len(line) != len(columns)), None)
+    if odd:
+        raise GamlensError(
+            f"Row {odd} of {str(path)!r} has {len(lines[odd - 1])} cells, the header {len(columns)}: quote commas."
+        )
+    return columns, [dict(zip(columns, (cell.strip() for cell in line), strict=True)) for line in lines[1:]]
+
+
+def _parquet(path: Path) -> tuple[list[str], list[Row]]:
+    reader = optional("pyarrow.parquet", "Reading Parquet")
+    try:
+        contents = reader.read_table(str(path), partitioning=None)
+        return list(contents.column_names), list(contents.to_pylist())
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise GamlensError(f"Cannot read {str(path)!r} as Parquet: {error}. Write it again.") from error
+
+
+def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[str, ...]]:
+    """Class indices of the cells, and the class names: given names sorted, or the numbers up to the largest."""
+    filled = [cell for cell in cells if not _blank(cell)]
+    numbers = [_whole(cell) for cell in filled]
+    if any(number is None for number in numbers):
+        names = sorted({str(cell) for cell in filled})
+        index = {name: number for number, name in enumerate(names)}
+        return [None if _blank(cell) else index[str(cell)] for cell in cells], tuple(names)
+    most = max((number for number in numbers if number is not None), default=-1)
+    least = min((number for number in numbers if number is not None), default=0)
+    if least < 0:
+        raise GamlensError(f"{str(path)!r} has the label {least}: class indices count from 0. Leave the cell empty.")
+    return [None if _blank(cell) else _whole(cell) for cell in cells], tuple(str(n) for n in range(most + 1))
+
+
+def _sample(path: Path, name: str, given: Sequence[tuple[Row, int | None]]) -> Sample:
+    image = path.parent / name
+    if not image.is_file():
+        raise GamlensError(f"{str(path)!r} names the image {name!r}: expected at {str(image)!r}, not there.")
+    boxes = []
+    for row, label in given:
+        cells = [row.get(corner) for corner in CORNERS]
+        if all(_blank(cell) for cell in cells):
+            continue
+        boxes.append(_box(cells, label, f"the box of {name!r} in {str(path)!r}"))
+    labels = tuple(sorted({label for _, label in given if label is not None}))
+    return Sample(name, str(image), labels, tuple(boxes), _size(image) if boxes else None)
+
+
+def _box(cells: Sequence[Any], label: int | None, what: str) -> Box:
+    try:
+        x0, y0, x1, y1 = (float(cell) for cell in cells)
+    except (TypeError, ValueError):
+        x0 = y0 = x1 = y1 = math.nan
+    if label is None or not (x0 < x1 and y0 < y1):
+        raise GamlensError(
+            f"Cannot use {what}: expected a label and numbers with x0 < x1, y0 < y1; found label {label} and {cells}."
+        )
+    return Box(label, x0, y0, x1, y1)
+
+
+def _blank(cell: Any) -> bool:
+    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+
+
+def _whole(cell: Any) -> int | None:
+    """The cell as an integer, where it is one."""
+    try:
+        number = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def _size(image: Path) -> tuple[int, int] | None:
+    """The image's own size; None where it cannot be read, which is said when it is looked at."""
+    try:
+        return image_size(image)
+    except GamlensError:
+        return None

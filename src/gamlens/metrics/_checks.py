@@ -1,0 +1,56 @@
+"""What the measures ask of their input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+
+
+def check_maps(maps: Tensor) -> None:
+    """Maps are (N,H,W) of floats, with pixels and without NaN."""
+    if maps.ndim != 3 or 0 in maps.shape[1:]:
+        raise GamlensError(f"Maps have the shape (N,H,W) with at least one pixel, found {tuple(maps.shape)}.")
+    if not maps.is_floating_point():
+        raise GamlensError(f"Maps hold floats, found {maps.dtype}: convert them first.")
+    if bool(maps.isnan().any()):
+        rows = maps.isnan().flatten(1).any(dim=1).nonzero()[:5, 0].tolist()
+        raise GamlensError(f"Maps hold no NaN, found some in row {', '.join(map(str, rows))}: normalise them first.")
+
+
+def check_masks(name: str, masks: Tensor, maps: Tensor) -> None:
+    """Masks are bool and as large as their maps."""
+    if masks.dtype != torch.bool or masks.shape != maps.shape:
+        found = f"{masks.dtype} {tuple(masks.shape)}"
+        raise GamlensError(f"{name} is a bool mask a map, shape {tuple(maps.shape)}, found {found}.")
+
+
+def check_boxes(name: str, boxes: Tensor) -> None:
+    """Boxes x0,y0,x1,y1 are finite, with x0 <= x1 and y0 <= y1."""
+    if boxes.ndim < 2 or boxes.shape[-1] != 4:
+        raise GamlensError(f"{name} are rows of x0,y0,x1,y1, found the shape {tuple(boxes.shape)}.")
+    if not bool(boxes.isfinite().all() & (boxes[..., :2] <= boxes[..., 2:]).all()):
+        raise GamlensError(f"{name} are finite with x0 <= x1 and y0 <= y1: one is not. Is it x,y,width,height?")
+
+
+def check_truths(truths: Sequence[Tensor], items: int) -> None:
+    """Each item has its ground-truth boxes (K_i,4), K_i may be 0."""
+    if len(truths) != items:
+        raise GamlensError(f"Each item has its own ground-truth boxes: {items} items, {len(truths)} sets of boxes.")
+    for row, boxes in enumerate(truths):
+        if boxes.ndim != 2 or boxes.shape[1] != 4:
+            raise GamlensError(f"Ground-truth boxes have the shape (K,4), found {tuple(boxes.shape)} in item {row}.")
+    if truths:
+        check_boxes("Ground-truth boxes", torch.cat([boxes.cpu().double() for boxes in truths]))
+
+
+def check_scores(before: Tensor, after: Tensor) -> None:
+    """Two finite scores an item, (N,) and (N,)."""
+    if before.ndim != 1 or before.shape != after.shape:
+        shapes = f"{tuple(before.shape)} and {tuple(after.shape)}"
+        raise GamlensError(f"Scores before and after have one shape (N,), found {shapes}.")
+    if not bool(before.isfinite().all() & after.isfinite().all()):
+        raise GamlensError("Scores are finite, found NaN or infinity: look at the model or the map behind it.")

@@ -1,0 +1,106 @@
+"""From items to a table: bootstrap intervals, paired differences, relative improvement."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+
+Better = Literal["up", "down"]
+_CHUNK = 2**22  # drawn indices at once: bounds the bootstrap's memory
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over n items and its bootstrap interval; NaN where n = 0."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of a - b, its interval, who was better how often, and the two-sided sign test's p."""
+
+    mean: float
+    low: float
+    high: float
+    wins: int
+    losses: int
+    ties: int
+    p: float
+
+
+def bootstrap(values: Tensor, *, samples: int = 1000, seed: int = 0, level: float = 0.95) -> Interval:
+    """The mean of the values that are not NaN and its percentile interval over resampled items: (N,).
+
+    >>> bootstrap(torch.tensor([2.0, 2.0, torch.nan]))
+    Interval(mean=2.0, low=2.0, high=2.0, n=2)
+    """
+    if values.ndim != 1 or samples < 1 or not 0 < level < 1:
+        found = f"shape {tuple(values.shape)}, samples {samples}, level {level}"
+        raise GamlensError(f"bootstrap takes values (N,), samples >= 1 and a level between 0 and 1, found {found}.")
+    used = values[~values.isnan()].detach().cpu().double()
+    if len(used) == 0:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    means = _resample(used, samples, seed)
+    low, high = torch.quantile(means, means.new_tensor([(1 - level) / 2, (1 + level) / 2])).tolist()
+    return Interval(float(used.mean()), low, high, len(used))
+
+
+def paired(
+    a: Tensor, b: Tensor, *, better: Better = "up", samples: int = 1000, seed: int = 0, level: float = 0.95
+) -> Difference:
+    """a - b item by item, those with a NaN left out: (N,), (N,). `wins` counts the items where a is the better."""
+    check_better(better)
+    if a.shape != b.shape:
+        raise GamlensError(f"Paired values have one shape (N,), found {tuple(a.shape)} and {tuple(b.shape)}.")
+    difference = a.detach().cpu().double() - b.detach().cpu().double()
+    interval = bootstrap(difference, samples=samples, seed=seed, level=level)
+    above, below = int((difference > 0).sum()), int((difference < 0).sum())
+    wins, losses = (above, below) if better == "up" else (below, above)
+    ties = interval.n - wins - losses
+    return Difference(interval.mean, interval.low, interval.high, wins, losses, ties, sign_test(wins, losses))
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """Two-sided exact p that wins and losses are equally likely; ties do not count. 1 if there is neither.
+
+    >>> sign_test(5, 0)
+    0.0625
+    """
+    n = wins + losses
+    tail, ways = 0, 1
+    for k in range(min(wins, losses) + 1):
+        tail += ways
+        ways = ways * (n - k) // (k + 1)
+    return min(1.0, 2 * tail / (1 << n))
+
+
+def improvement(v1: float, v2: float, better: Better) -> float:
+    """100 x (v2 - v1) / v1, the sign turned so that plus is better; NaN where v1 = 0."""
+    check_better(better)
+    if v1 == 0:
+        return math.nan
+    return 100 * (v2 - v1) / abs(v1) * (1 if better == "up" else -1)
+
+
+def check_better(better: str) -> None:
+    if better not in ("up", "down"):
+        raise GamlensError(f"Better is 'up' or 'down', not {better!r}.")
+
+
+def _resample(values: Tensor, samples: int, seed: int) -> Tensor:
+    """The means of `samples` draws of N items with replacement: (N,) -> (samples,)."""
+    make = torch.Generator().manual_seed(seed)
+    rows = max(1, _CHUNK // len(values))
+    sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
+    draws = (torch.randint(len(values), (size, len(values)), generator=make) for size in sizes)
+    return torch.cat([values[draw].mean(dim=1) for draw in draws])

@@ -1,0 +1,41 @@
+"""Insertion and deletion: the score while pixels appear, or vanish, in the map's order. Petsiuk et al., BMVC 2018."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+from gamlens.metrics._checks import check_maps
+
+
+def order(maps: Tensor) -> Tensor:
+    """Flat pixel indices, highest value first, in reading order on a tie: (N,H,W) -> (N,HW) long."""
+    check_maps(maps)
+    return maps.flatten(1).argsort(dim=1, descending=True, stable=True)
+
+
+def steps(maps: Tensor, count: int) -> Iterator[Tensor]:
+    """count + 1 masks, from no pixel to all of them in equal steps: (N,H,W) -> (N,H,W) bool, one at a time.
+
+    Step s holds the floor(s HW / count) highest pixels. Insertion shows the mask, deletion its complement.
+
+    >>> [mask.int().tolist() for mask in steps(torch.tensor([[[0.1, 0.9]]]), 2)]
+    [[[[0, 0]]], [[[0, 1]]], [[[1, 1]]]]
+    """
+    pixels = maps.shape[-2:].numel()
+    if not 1 <= count <= pixels:
+        raise GamlensError(f"The number of steps lies between 1 and the {pixels} pixels of a map, found {count}.")
+    ranks = order(maps).argsort(dim=1).view(maps.shape)
+    return (ranks < step * pixels // count for step in range(count + 1))
+
+
+def auc(scores: Tensor) -> Tensor:
+    """The area under each curve, trapezoids over equal steps from 0 to 1: (S,N) -> (N,)."""
+    if scores.ndim != 2 or len(scores) < 2:
+        raise GamlensError(f"Curves have the shape (steps,N) with at least two steps, found {tuple(scores.shape)}.")
+    if not bool(scores.isfinite().all()):
+        raise GamlensError("Scores are finite, found NaN or infinity: look at the model behind the curve.")
+    return torch.trapezoid(scores, dx=1 / (len(scores) - 1), dim=0)

@@ -1,0 +1,160 @@
+"""Intersection over union, of boxes and of masks, over a whole grid of thresholds at once.
+
+Boxes are x0,y0,x1,y1 and half-open. An item without ground truth has the IoU NaN and counts nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+from gamlens.metrics._checks import check_boxes, check_maps, check_masks, check_truths
+
+THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * i, 2) for i in range(1, 20))
+_CHUNK = 128  # maps counted at once by mask_iou_grid: bounds its memory
+
+
+@dataclass(frozen=True)
+class BoxAccuracy:
+    """The share of items with a hit, per threshold (T,), its maximum, and the first threshold that reaches it."""
+
+    shares: Tensor
+    best: float
+    index: int
+
+
+def box_iou(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
+    """IoU with the best-matching ground-truth box: (N,4), N of (K_i,4) -> (N,).
+
+    A box without area has the IoU 0; an item without ground-truth box has NaN.
+
+    >>> box_iou(torch.tensor([[0.0, 0.0, 4.0, 4.0]]), [torch.tensor([[2.0, 0.0, 4.0, 4.0]])])
+    tensor([0.5000])
+    """
+    if predicted.ndim != 2:
+        raise GamlensError(f"Predicted boxes have the shape (N,4), found {tuple(predicted.shape)}.")
+    return box_iou_grid(predicted[:, None], truths)[:, 0]
+
+
+def box_iou_grid(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
+    """IoU with the best-matching ground-truth box, T boxes an item: (N,T,4), N of (K_i,4) -> (N,T)."""
+    if predicted.ndim != 3:
+        raise GamlensError(f"Predicted boxes have the shape (N,T,4), found {tuple(predicted.shape)}.")
+    check_boxes("Predicted boxes", predicted)
+    check_truths(truths, len(predicted))
+    predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
+    result = predicted.new_full(predicted.shape[:2], torch.nan)
+    if not truths or sum(map(len, truths)) == 0:
+        return result
+    truth = torch.cat([boxes.to(predicted) for boxes in truths])[:, None]
+    item = torch.repeat_interleave(torch.tensor([len(boxes) for boxes in truths])).to(predicted.device)
+    pairs = _overlap(predicted[item], truth)
+    index = item[:, None].expand_as(pairs)
+    return result.scatter_reduce(0, index, pairs, "amax", include_self=False)
+
+
+def boxes_at(maps: Tensor, thresholds: Sequence[float] | Tensor = THRESHOLDS) -> Tensor:
+    """The tight box around all pixels >= t, for every t: (N,H,W), (T,) -> (N,T,4); zeros if there is no such pixel.
+
+    A row of pixels is hit at t if and only if its maximum is >= t, so the map itself is read only once.
+
+    >>> boxes_at(torch.tensor([[[0.0, 0.3, 0.0], [0.0, 0.9, 1.0]]]), [0.25, 1.0])
+    tensor([[[1., 0., 3., 2.],
+             [2., 1., 3., 2.]]])
+    """
+    check_maps(maps)
+    grid = _thresholds(thresholds, maps)[:, None]
+    rows, columns = maps.amax(dim=2)[:, None] >= grid, maps.amax(dim=1)[:, None] >= grid
+    (y0, y1), (x0, x1) = _extent(rows), _extent(columns)
+    return torch.stack([x0, y0, x1, y1], dim=2).to(torch.float32) * rows.any(dim=2, keepdim=True)
+
+
+def iou_grid(maps: Tensor, truths: Sequence[Tensor], *, thresholds: Sequence[float] | Tensor = THRESHOLDS) -> Tensor:
+    """IoU of the tight box around all pixels >= t, for every t: (N,H,W), N of (K_i,4) -> (N,T)."""
+    return box_iou_grid(boxes_at(maps, thresholds), truths)
+
+
+def mask_iou_grid(
+    maps: Tensor, truth: Tensor, void: Tensor | None = None, *, thresholds: Sequence[float] | Tensor = THRESHOLDS
+) -> Tensor:
+    """IoU of map >= t with a mask, `void` pixels left out, for every t: (N,H,W), bool (N,H,W) -> (N,T).
+
+    Each pixel falls once into the bucket of the thresholds it reaches; counts from the top are what every t keeps.
+    """
+    check_maps(maps)
+    check_masks("truth", truth, maps)
+    if void is not None:
+        check_masks("void", void, maps)
+    grid, unsort = _thresholds(thresholds, maps).sort()
+    counts = [
+        _counts(maps[i : i + _CHUNK], truth[i : i + _CHUNK], None if void is None else void[i : i + _CHUNK], grid)
+        for i in range(0, max(len(maps), 1), _CHUNK)
+    ]
+    kept = torch.cat(counts).flip(2).cumsum(dim=2).flip(2)
+    union = kept[:, 0, 1:] + kept[:, 1, :1]
+    iou = torch.where(kept[:, 1, :1] > 0, kept[:, 1, 1:] / union, torch.nan)
+    return iou[:, unsort.argsort()]
+
+
+def best_threshold(grid: Tensor) -> int:
+    """The threshold with the highest mean IoU over the items that have one, the first on a tie: (M,T) -> index."""
+    return int(_used(grid).mean(dim=0).argmax())
+
+
+def box_hits(grid: Tensor, *, at: float = 0.5) -> Tensor:
+    """1 where IoU >= `at`, else 0, NaN where there is no ground truth: (N,T) -> (N,T)."""
+    return torch.where(grid.isnan(), torch.nan, (grid >= at).to(grid.dtype))
+
+
+def max_box_acc(grid: Tensor, *, at: float = 0.5) -> BoxAccuracy:
+    """MaxBoxAcc (Choe et al., CVPR 2020): the share of items with IoU >= `at`, at the best threshold: (N,T)."""
+    shares = _used(box_hits(grid, at=at)).mean(dim=0)
+    return BoxAccuracy(shares, float(shares.max()), int(shares.argmax()))
+
+
+def _used(grid: Tensor) -> Tensor:
+    """The rows with ground truth, as doubles: (M,T) -> (M',T), M' > 0."""
+    if grid.ndim != 2 or grid.shape[1] == 0:
+        raise GamlensError(f"A grid of IoUs has the shape (N,T), found {tuple(grid.shape)}.")
+    used = grid[~grid.isnan().any(dim=1)].double()
+    if len(used) == 0:
+        raise GamlensError(f"No item of the {len(grid)} has a ground truth: there is nothing to choose a threshold on.")
+    return used
+
+
+def _overlap(a: Tensor, b: Tensor) -> Tensor:
+    """IoU of boxes (...,4), broadcast; 0 where one has no area."""
+    sides = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
+    both = sides.prod(dim=-1)
+    union = (a[..., 2:] - a[..., :2]).prod(dim=-1) + (b[..., 2:] - b[..., :2]).prod(dim=-1) - both
+    return torch.where(both > 0, both / torch.where(both > 0, union, 1), 0)
+
+
+def _thresholds(thresholds: Sequence[float] | Tensor, maps: Tensor) -> Tensor:
+    """The thresholds in the maps' precision, so that map >= t means the same everywhere: (T,)."""
+    grid = torch.as_tensor(thresholds, dtype=maps.dtype, device=maps.device)
+    if grid.ndim != 1 or len(grid) == 0 or not bool(grid.isfinite().all()):
+        raise GamlensError(f"Thresholds are a row (T,) of finite numbers, found {thresholds!r}.")
+    return grid
+
+
+def _extent(hits: Tensor) -> tuple[Tensor, Tensor]:
+    """First and one past the last True: (N,T,L) -> (N,T), (N,T)."""
+    whole = hits.to(torch.uint8)
+    return whole.argmax(dim=2), hits.shape[2] - whole.flip(2).argmax(dim=2)
+
+
+def _counts(maps: Tensor, truth: Tensor, void: Tensor | None, grid: Tensor) -> Tensor:
+    """Pixels outside, inside and void, by how many of the sorted thresholds they reach: (N,H,W) -> (N,3,T+1)."""
+    width = len(grid) + 1
+    region = truth.to(torch.int32)
+    if void is not None:
+        region = torch.where(void, 2, region)
+    first = torch.arange(len(maps), dtype=torch.int32, device=maps.device)[:, None, None] * 3
+    bucket = torch.bucketize(maps.contiguous(), grid, right=True, out_int32=True)
+    cells = (first + region) * width + bucket
+    return torch.bincount(cells.flatten(), minlength=len(maps) * 3 * width).view(len(maps), 3, width)

@@ -1,0 +1,72 @@
+"""Explanation maps, image x saliency, and the maps that every table is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+
+Fill = Literal["black", "mean"]
+
+
+def explain_mask(
+    images: Tensor, maps: Tensor, *, mean: Sequence[float], std: Sequence[float], fill: Fill = "black"
+) -> Tensor:
+    """The normalised image times its map: raw images (N,3,H,W) in 0..1, maps (N,H,W) in 0..1 -> (N,3,H,W).
+
+    `black` multiplies the raw image and then normalises, `mean` multiplies the normalised tensor: what is hidden
+    has the mean colour.
+    """
+    if images.ndim != 4 or maps.shape != images.shape[:1] + images.shape[2:]:
+        shapes = f"{tuple(images.shape)} and {tuple(maps.shape)}"
+        raise GamlensError(f"An image (N,3,H,W) takes a map (N,H,W) of its own size, found {shapes}.")
+    if len(mean) != images.shape[1] or len(std) != images.shape[1]:
+        raise GamlensError(f"mean and std have a number a channel: {images.shape[1]}, found {len(mean)}, {len(std)}.")
+    _check_unit("Raw images", images)
+    _check_unit("Maps", maps)
+    centre, spread = (images.new_tensor(list(value))[:, None, None] for value in (mean, std))
+    weight = maps.to(images)[:, None]
+    if fill == "black":
+        return (images * weight - centre) / spread
+    if fill == "mean":
+        return (images - centre) / spread * weight
+    raise GamlensError(f"What is hidden becomes 'black' or the 'mean' colour, not {fill!r}.")
+
+
+def blank(n: int, height: int, width: int) -> Tensor:
+    """Nothing is shown: zeros (n,H,W)."""
+    return torch.zeros(n, height, width)
+
+
+def ones(n: int, height: int, width: int) -> Tensor:
+    """Everything is shown: ones (n,H,W)."""
+    return torch.ones(n, height, width)
+
+
+def centre_prior(height: int, width: int) -> Tensor:
+    """A Gaussian at the centre, min-maxed: (H,W). Sigma is half the half-width: H/4 down and W/4 across."""
+    if min(height, width) < 1 or max(height, width) < 3:
+        raise GamlensError(f"A centre prior needs at least three pixels along a side, found {height} x {width}.")
+    y, x = (((torch.arange(size, dtype=torch.float64) + 0.5) * 4 / size - 2).square() for size in (height, width))
+    bump = (-(y[:, None] + x[None, :]) / 2).exp()
+    return ((bump - bump.min()) / (bump.max() - bump.min())).float()
+
+
+def centre(n: int, height: int, width: int) -> Tensor:
+    """The centre prior for every item: (n,H,W)."""
+    return centre_prior(height, width).expand(n, height, width)
+
+
+CONTROLS: dict[str, Callable[[int, int, int], Tensor]] = {"blank": blank, "ones": ones, "centre": centre}
+
+
+def _check_unit(name: str, values: Tensor) -> None:
+    if values.numel() == 0:
+        return
+    low, high = (float(value) for value in values.float().aminmax())
+    if not (low >= -1e-4 and high <= 1 + 1e-4):
+        raise GamlensError(f"{name} lie between 0 and 1, found {low:.4g} to {high:.4g}: give them before normalising.")

@@ -1,0 +1,101 @@
+"""Images as a model takes them: one batch, or one for each view (scale, mirrored copy) of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+from gamlens.geometry import Foreign, Frame, Transform
+from gamlens.images import Picture, pictures
+
+FLIP = "flip"
+ViewList = Sequence[str | float]
+
+
+@dataclass(frozen=True)
+class Views:
+    """Scales of the input, the first being 1, and whether each comes mirrored as well."""
+
+    scales: tuple[float, ...] = (1.0,)
+    mirrored: bool = False
+
+    @classmethod
+    def parse(cls, views: ViewList) -> Views:
+        """`("flip", 1.43, 2.0)`: the usual size, 1.43 and 2 times it, and mirrored copies of all three."""
+        if isinstance(views, str):
+            views = [views]
+        factors = [view for view in views if view != FLIP]
+        if not all(isinstance(factor, int | float) and 0.1 <= factor <= 10 for factor in factors):
+            raise GamlensError(
+                f"views= takes 'flip' and scales from 0.1 to 10, such as ('flip', 1.43, 2.0); found {views!r}."
+            )
+        return cls(tuple(dict.fromkeys((1.0, *map(float, factors)))), FLIP in views)
+
+    def __iter__(self) -> Iterator[tuple[float, bool]]:
+        for scale in self.scales:
+            yield scale, False
+            if self.mirrored:
+                yield scale, True
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """One batch (B,C,H,W) a view, the plain one first, with the pictures and where the input lies in them."""
+
+    batches: tuple[Tensor, ...]
+    mirrored: tuple[bool, ...]
+    pictures: tuple[Picture, ...]
+    frames: tuple[Frame, ...]
+
+
+def prepare(images: Any, transform: Transform | Foreign, views: Views) -> Prepared:
+    """Decode and transform images once for every view."""
+    shown, frames = [], []
+    columns: list[list[Tensor]] = [[] for _ in views.scales]
+    for picture in pictures(images):
+        frame, tensors = _one(picture, transform, views.scales)
+        if picture.tensor is not None and isinstance(transform, Transform):
+            picture = replace(picture, scale=(transform.mean, transform.std))
+        shown.append(picture)
+        frames.append(frame)
+        for column, tensor in zip(columns, tensors, strict=True):
+            column.append(tensor)
+    if len({tensor.shape for tensor in columns[0]}) > 1:
+        found = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in columns[0]}))
+        raise GamlensError(f"The images of one call must come out at one size; found {found}: one call for each size.")
+    whole = isinstance(images, Tensor) and images.ndim == 4
+    batches = [images if whole and number == 0 else torch.stack(column) for number, column in enumerate(columns)]
+    flips = (False, True) if views.mirrored else (False,)
+    return Prepared(
+        tuple(batch.flip(3) if flip else batch for batch in batches for flip in flips),
+        flips * len(batches),
+        tuple(shown),
+        tuple(frames),
+    )
+
+
+def _one(picture: Picture, transform: Transform | Foreign, scales: tuple[float, ...]) -> tuple[Frame, list[Tensor]]:
+    """One picture at every scale, (C,h,w) each; a tensor, or what a foreign transform gave, is resized."""
+    if picture.tensor is not None:
+        size = (int(picture.tensor.shape[1]), int(picture.tensor.shape[2]))
+        return Frame.whole(size, size), [_scaled(picture.tensor, scale) for scale in scales]
+    image = picture.open()
+    if isinstance(transform, Foreign):
+        tensor, frame = transform(image)
+        return frame, [_scaled(tensor, scale) for scale in scales]
+    image = image.convert("L") if len(transform.mean) == 1 else image
+    made = [transform.scaled(scale)(image) for scale in scales]
+    return made[0][1], [tensor for tensor, _ in made]
+
+
+def _scaled(tensor: Tensor, scale: float) -> Tensor:
+    if scale == 1:
+        return tensor
+    size = (round(tensor.shape[1] * scale), round(tensor.shape[2] * scale))
+    return F.interpolate(tensor[None], size=size, mode="bicubic", align_corners=False, antialias=scale < 1)[0]

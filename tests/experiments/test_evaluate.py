@@ -1,0 +1,193 @@
+"""Evaluation: rows, thresholds, controls and tables on small data, and a slice of the real data."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import nets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from gamlens import GamlensError, Lens, Transform, metrics
+from gamlens.cli import app
+from gamlens.data import load
+from gamlens.experiments import results, tables
+from gamlens.experiments.evaluate import evaluate
+from gamlens.experiments.paper import paper
+from gamlens.experiments.protocol import Protocol, units
+
+SIDE, IMAGES = 64, 12
+SLICE = 58.11
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve photos of two classes with a box each; one more that cannot be read."""
+    folder = tmp_path_factory.mktemp("data")
+    draw = np.random.default_rng(0)
+    with open(folder / "items.csv", "w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["path", "label", "x0", "y0", "x1", "y1"])
+        for number in range(IMAGES):
+            Image.fromarray(draw.integers(0, 255, (80, 100, 3), dtype=np.uint8)).save(folder / f"{number:02d}.png")
+            out.writerow([f"{number:02d}.png", ("ant", "bee")[number % 2], 10, 8, 20 + 5 * number, 60])
+        (folder / "broken.png").write_bytes(b"no image")
+        out.writerow(["broken.png", "ant", 0, 0, 50, 50])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lens() -> Lens:
+    return Lens(nets.small().float(), transform=Transform((SIDE, SIDE)))
+
+
+def measured(lens: Lens, root: Path, protocol: Protocol) -> results.Run:
+    dataset = load("table", root / "items.csv")
+    items = units(dataset, protocol)
+    rows = [row for part in evaluate(lens, items, protocol, batch=5) for row in part]
+    return results.Run(results.describe(lens, dataset, protocol, len(items)), rows)
+
+
+def test_localization_rows(lens: Lens, root: Path) -> None:
+    """A row's IoU is that of the box around the map, in input pixels, at every threshold."""
+    protocol = Protocol("localization", methods=("gam", "grad_cam"), n=(1, 2), hold_out=4)
+    run = measured(lens, root, protocol)
+    assert [row["item"] for row in run.errors] == ["broken.png"]
+    good = [row for row in run.rows if not row["error"]]
+    assert len(good) == IMAGES * (2 * 2 + 3)
+    row = next(row for row in good if row["item"] == "03.png" and row["method"] == "gam" and row["n"] == 2)
+    maps = lens.classify(str(root / "03.png"), 1, n=2).maps
+    truth = torch.tensor([[10 * SIDE / 100, 8 * SIDE / 80, 35 * SIDE / 100, 60 * SIDE / 80]])
+    assert row["label"] == 1
+    torch.testing.assert_close(torch.tensor([row["iou"]]), metrics.iou_grid(maps, [truth]).float(), atol=1e-6, rtol=0)
+    assert row["map_mean"] == pytest.approx(float(maps.mean()), abs=1e-6)
+    held = {row["item"] for row in good if row["held_out"]}
+    assert held == {"00.png", "04.png", "08.png"}
+
+
+def test_objective_rows(lens: Lens, root: Path) -> None:
+    """Before and after are the class's logit on the image and on image x map; all ones change nothing."""
+    run = measured(lens, root, Protocol("objective", methods=("gam",), n=(1,)))
+    good = [row for row in run.rows if not row["error"]]
+    ones = [row for row in good if row["method"] == "ones"]
+    assert len(ones) == IMAGES
+    assert all(row["after_logit"] == pytest.approx(row["before_logit"], abs=1e-4) for row in ones)
+    row = next(row for row in good if row["item"] == "05.png" and row["method"] == "gam")
+    trace = lens.trace(str(root / "05.png"), 1, n=1)
+    maps = trace.explain("gam", n=1).maps
+    small = Image.open(root / "05.png").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    raw = torch.from_numpy(np.asarray(small, dtype=np.float32) / 255).permute(2, 0, 1) * maps
+    mean, std = (torch.tensor(value)[:, None, None] for value in (lens.transform.mean, lens.transform.std))
+    after = lens.trace(((raw - mean) / std)[None], 1, n=1).output[0, 1]
+    assert row["before_logit"] == pytest.approx(float(trace.output[0, 1]), abs=1e-4)
+    assert row["after_logit"] == pytest.approx(float(after), abs=1e-4)
+
+
+@pytest.mark.parametrize("task", ["cosine", "dot"])
+def test_pairs(lens: Lens, root: Path, task: str) -> None:
+    protocol = Protocol("objective", task, ("gam", "vdsn"), (1,), pairs="neighbour")
+    run = measured(lens, root, protocol)
+    good = [row for row in run.rows if not row["error"]]
+    assert {row["side"] for row in good} == {"x", "y"}
+    row = next(row for row in good if row["item"] == "00.png~02.png")
+    expected = lens.compare(str(root / "00.png"), str(root / "02.png"), score=task, n=1).scores
+    assert row["before_similarity"] == pytest.approx(float(expected[0]), rel=1e-4)
+    located = measured(lens, root, Protocol("localization", task, ("gam",), (2,), pairs="neighbour"))
+    assert len([row for row in located.rows if row["method"] == "gam"]) == 2 * 10
+
+
+def test_small_objects_and_bad_choices(root: Path) -> None:
+    dataset = load("table", root / "items.csv")
+    small = units(dataset, Protocol(subset="25"))
+    assert [unit.name for unit in small] == ["00.png", "01.png", "02.png"]
+    for wrong, message in (
+        ({"kind": "locate"}, "did you mean 'localization'"),
+        ({"task": "cosin"}, "did you mean 'cosine'"),
+        ({"methods": ("vdsn",)}, "explains pairs only"),
+        ({"kind": "segmentation", "task": "dot"}, "for classes only"),
+        ({"n": ()}, "at least one method and n"),
+    ):
+        with pytest.raises(GamlensError, match=message):
+            Protocol(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) -> None:
+    run = measured(lens, root, Protocol("localization", methods=("gam", "grad_cam"), n=(1, 2)))
+    results.write(tmp_path / "run", run.about, run.rows)
+    again = results.read(tmp_path / "run")
+    assert again.about["protocol"]["methods"] == ["gam", "grad_cam"]
+    assert again.about["fingerprint"] == run.about["fingerprint"]
+    assert len(again.rows) == len(run.rows)
+    found = tables.cells(again)
+    header, lines = tables.rows_of(found)
+    assert header[:8] == ("task", "data", "model", "metric", "GAM n=1", "GAM n=2", "Impr.", "paper")
+    assert header[-3:] == ("blank", "ones", "centre")
+    assert [line[3] for line in lines] == ["IoU", "MaxBoxAcc", "Pointing"]
+    cell = next(cell for cell in found if (cell.metric, cell.method, cell.n) == ("IoU", "gam", 1))
+    rows = [row for row in run.rows if row["method"] == "gam" and row["n"] == 1]
+    grid = torch.tensor([row["iou"] for row in rows], dtype=torch.float64)
+    held = torch.tensor([row["held_out"] for row in rows])
+    best = int(grid[held].mean(0).argmax())
+    assert cell.value.mean == pytest.approx(100 * float(grid[~held][:, best].mean()))
+    assert cell.threshold == pytest.approx(0.05 * (best + 1))
+    assert tables.latex(header, lines).count(r"\\") == len(lines) + 1
+    assert tables.comma_separated(header, lines).splitlines()[0].startswith("task,data")
+
+
+def test_random_weights_never_enter_a_table(root: Path) -> None:
+    lens = Lens(nets.small().float(), weights="random", transform=Transform((SIDE, SIDE)))
+    with pytest.raises(GamlensError, match="random weights"):
+        tables.cells(measured(lens, root, Protocol(methods=("gam",), n=(1,))))
+
+
+def test_the_papers_numbers() -> None:
+    assert paper("classification", "ilsvrc", "all", "IoU", "densenet201", "gam", 2) == 56.9
+    assert paper("cosine", "ilsvrc", "10", "PIC", "resnet50", "grad_cam", 1) == 27.93
+    assert paper("dot", "ilsvrc", "all", "IoU", "densenet201", "grad_cam_pp", 1) is None
+    assert paper("classification", "voc", "25", "IoU", "tresnet_l", "gam", 1) == 34.1
+
+
+USER = """
+import torch, nets
+from gamlens import Lens, Transform
+def lens():
+    return Lens(nets.small().float(), transform=Transform((64, 64)))
+"""
+
+
+def test_commands(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(USER)
+    model = ["--model", f"{tmp_path / 'mine.py'}:lens"]
+    data = ["--data", "table", "--root", str(root / "items.csv")]
+    run = CliRunner().invoke(
+        app, ["evaluate", "localization", *data, *model, "-o", str(tmp_path / "run"), "--methods", "gam"]
+    )
+    assert run.exit_code == 1
+    assert "1 items could not be read" in run.stderr
+    made = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(tmp_path / "tables")])
+    assert made.exit_code == 0, made.stderr
+    assert sorted(file.suffix for file in (tmp_path / "tables").iterdir()) == [".csv", ".md", ".tex"]
+    subset = CliRunner().invoke(app, ["subset", "neighbour-pairs", *data, "-o", str(tmp_path / "pairs.json")])
+    assert subset.exit_code == 0, subset.stderr
+    assert (tmp_path / "pairs.json").exists()
+    wrong = CliRunner().invoke(app, ["evaluate", "localisation", *data, *model, "-o", str(tmp_path / "x")])
+    assert "did you mean 'localization'" in wrong.stderr
+    none = CliRunner().invoke(app, ["table", str(tmp_path)])
+    assert "is not a finished run" in none.stderr
+
+
+@pytest.mark.shared
+def test_a_slice_of_the_reference(shared_weights: Path, shared_data: Path) -> None:
+    """Forty real images: GAM's mean IoU at the reference's threshold, pinned from the run that met it."""
+    import real
+
+    lens, dataset = real.lens("resnet50"), load("ilsvrc", shared_data / "ILSVRC")
+    protocol = Protocol("localization", methods=("gam",), n=(1,))
+    items = units(dataset, protocol)[:40]
+    rows = [row for part in evaluate(lens, items, protocol, batch=20) for row in part if row["method"] == "gam"]
+    at = metrics.THRESHOLDS.index(0.25)
+    assert 100 * np.mean([row["iou"][at] for row in rows]) == pytest.approx(SLICE, abs=0.1)

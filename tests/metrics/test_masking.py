@@ -1,0 +1,108 @@
+"""Explanation maps and controls."""
+
+import math
+
+import pytest
+import torch
+import torchvision
+
+from gamlens.errors import GamlensError
+from gamlens.metrics import CONTROLS, blank, centre, centre_prior, explain_mask, ones
+
+MEAN, STD = (0.5, 0.4, 0.2), (0.25, 0.2, 0.1)
+
+
+def images(n=2, height=4, width=5):
+    return torch.rand(n, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def test_by_hand():
+    image = torch.tensor([1.0, 0.8, 0.5]).view(1, 3, 1, 1)
+    half = torch.tensor([[[0.5]]])
+    # black: (0.5 - 0.5)/0.25, (0.4 - 0.4)/0.2, (0.25 - 0.2)/0.1; mean: half of (2, 2, 3)
+    black = explain_mask(image, half, mean=MEAN, std=STD, fill="black").flatten()
+    torch.testing.assert_close(black, torch.tensor([0.0, 0.0, 0.5]), atol=1e-6, rtol=0)
+    mean = explain_mask(image, half, mean=MEAN, std=STD, fill="mean").flatten()
+    torch.testing.assert_close(mean, torch.tensor([1.0, 1.0, 1.5]), atol=1e-6, rtol=0)
+
+
+def test_black_is_the_default_and_equals_torchvision():
+    raw, maps = images(), torch.rand(2, 4, 5)
+    expected = torchvision.transforms.functional.normalize(raw * maps[:, None], list(MEAN), list(STD))
+    assert torch.equal(explain_mask(raw, maps, mean=MEAN, std=STD), expected)
+
+
+@pytest.mark.parametrize("fill", ["black", "mean"])
+def test_ones_show_the_image_whatever_the_fill(fill):
+    raw = images()
+    expected = torchvision.transforms.functional.normalize(raw, list(MEAN), list(STD))
+    assert torch.equal(explain_mask(raw, ones(2, 4, 5), mean=MEAN, std=STD, fill=fill), expected)
+
+
+def test_blank_shows_black_or_the_mean_colour():
+    black = explain_mask(images(), blank(2, 4, 5), mean=MEAN, std=STD, fill="black")
+    torch.testing.assert_close(black[0, :, 0, 0], torch.tensor([-2.0, -2.0, -2.0]))
+    assert (explain_mask(images(), blank(2, 4, 5), mean=MEAN, std=STD, fill="mean") == 0).all()
+
+
+def test_bool_maps_no_item_and_input_left_alone():
+    raw, mask = images(), torch.rand(2, 4, 5) < 0.5
+    copies = raw.clone(), mask.clone()
+    hidden = explain_mask(raw, mask, mean=MEAN, std=STD, fill="mean")
+    assert torch.equal(hidden, explain_mask(raw, mask.float(), mean=MEAN, std=STD, fill="mean"))
+    assert torch.equal(raw, copies[0])
+    assert torch.equal(mask, copies[1])
+    assert explain_mask(images(0), ones(0, 4, 5), mean=MEAN, std=STD).shape == (0, 3, 4, 5)
+
+
+def test_centre_prior_by_hand():
+    # four pixels, sigma 1: centres at -1.5, -0.5, 0.5, 1.5; the corner is the least, the middle the most
+    side = [math.exp(-(x**2) / 2) for x in (-1.5, -0.5, 0.5, 1.5)]
+    low, high = side[0] ** 2, side[1] ** 2
+    expected = torch.tensor([[(a * b - low) / (high - low) for b in side] for a in side])
+    torch.testing.assert_close(centre_prior(4, 4), expected)
+    assert centre_prior(4, 4)[[0, 1], [0, 1]].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("height", "width"), [(224, 224), (5, 9), (1, 3), (30, 12)])
+def test_centre_prior_is_symmetric_and_min_maxed(height, width):
+    prior = centre_prior(height, width)
+    assert prior.shape == (height, width)
+    assert (prior.min(), prior.max()) == (0, 1)
+    torch.testing.assert_close(prior, prior.flip(0))
+    torch.testing.assert_close(prior, prior.flip(1))
+    torch.testing.assert_close(prior.T, centre_prior(width, height))
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_every_control_is_a_map_an_item(name):
+    for n in (0, 1, 3):
+        maps = CONTROLS[name](n, 6, 4)
+        assert maps.shape == (n, 6, 4)
+        assert maps.dtype == torch.float32
+    assert explain_mask(images(3, 6, 4), maps, mean=MEAN, std=STD).isfinite().all()
+    assert torch.equal(centre(3, 6, 4)[2], centre_prior(6, 4))
+
+
+@pytest.mark.parametrize(("height", "width"), [(2, 2), (0, 5), (1, 1)])
+def test_a_centre_needs_room(height, width):
+    with pytest.raises(GamlensError, match=f"{height} x {width}"):
+        centre_prior(height, width)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"maps": torch.ones(2, 5, 4)}, r"\(2, 5, 4\)"),
+        ({"images": torch.ones(3, 4, 5)}, r"\(3, 4, 5\)"),
+        ({"images": images() * 4 - 2}, "Raw images lie between 0 and 1"),
+        ({"maps": torch.full((2, 4, 5), 3.0)}, "Maps lie between 0 and 1"),
+        ({"maps": torch.full((2, 4, 5), math.nan)}, "Maps lie between 0 and 1"),
+        ({"mean": (0.5,)}, "a number a channel: 3, found 1, 3"),
+        ({"fill": "white"}, "'white'"),
+    ],
+)
+def test_bad_input_is_an_error(change, found):
+    arguments = {"images": images(), "maps": torch.ones(2, 4, 5), "mean": MEAN, "std": STD} | change
+    with pytest.raises(GamlensError, match=found):
+        explain_mask(arguments.pop("images"), arguments.pop("maps"), **arguments)

@@ -1,0 +1,201 @@
+"""What users and reviewers ran into, each as small as it was."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import nets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from gamlens import Explanation, GamlensError, GamlensWarning, Lens, fuse
+from gamlens.cli import app
+from gamlens.experiments.files import Recipe, classify_files, find_images
+
+
+class Headed(nn.Module):
+    """A trunk, then whatever `head` makes of the pooled features."""
+
+    def __init__(self, head: Any, *, width: int = 12) -> None:
+        super().__init__()
+        self.stage1, self.stage2 = nets.stage(3, 8), nets.stage(8, 12)
+        self.stage3 = nets.stage(12, 12)
+        self.fc, self.bn, self.head = nn.Linear(12, width), nn.BatchNorm1d(width), head
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self, self.fc(self.stage3(self.stage2(self.stage1(x))).mean(dim=(2, 3))))
+
+
+def headed(head: Any) -> Headed:
+    torch.manual_seed(5)
+    return Headed(head).double().eval()
+
+
+def test_a_constant_map_is_flat_to_rounding() -> None:
+    maps, flat = fuse.min_max(fuse.resize(torch.full((1, 7, 7), 0.3), (224, 224)))
+    assert bool(flat)
+    assert float(maps.abs().max()) == 0
+    from torchvision.models import resnet18
+
+    torch.manual_seed(0)
+    with pytest.warns(GamlensWarning, match="flat"):
+        assert float(Lens(resnet18()).classify(torch.randn(1, 3, 32, 32), n=1).maps.max()) == 0
+
+
+def test_a_callable_score_reads_a_dict() -> None:
+    lens = Lens(headed(lambda net, f: {"depth": f}))
+    result = lens.classify(nets.images(2), score=lambda out: out["depth"].mean(dim=1))
+    assert result.targets.tolist() == [-1, -1]
+    assert all(float(maps.max()) == 1 for maps in result.blocks.values())
+
+
+def test_output_picks_the_embedding_too() -> None:
+    net, x, y = headed(lambda net, f: {"emb": f / f.norm(dim=1, keepdim=True)}), nets.images(2), nets.images(2, seed=3)
+    lens = Lens(net, output="emb")
+    assert lens.embedding == "output"
+    with torch.no_grad():
+        expected = (net(x)["emb"] * net(y)["emb"]).sum(1)
+    torch.testing.assert_close(lens.compare(x, y).scores, expected.float())
+
+
+@pytest.mark.parametrize(
+    ("head", "embedding"),
+    [
+        (lambda net, f: f / f.norm(dim=1, keepdim=True), "output"),
+        (lambda net, f: f / torch.linalg.vector_norm(f, dim=1, keepdim=True), "output"),
+        (lambda net, f: net.bn(f), "output"),
+        (lambda net, f: f, "fc:input"),
+        (lambda net, f: f / 10, "fc:input"),
+    ],
+)
+def test_a_normalised_output_is_the_embedding(head: Any, embedding: str) -> None:
+    assert Lens(headed(head)).embedding == embedding
+
+
+def test_two_lenses_on_shared_layers_do_not_disturb_each_other() -> None:
+    """A lens on a model in train mode and one on a part of it, in two threads."""
+    net = nn.Sequential(nets.small(), nn.ReLU(), nn.Linear(nets.CLASSES, 4).double()).train()
+    whole, part, batch = Lens(net), Lens(net[0]), nets.images(2)
+    expected = [lens.classify(batch, 1).maps for lens in (whole, part)]
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    wrong: list[int] = []
+
+    def work(number: int, lens: Lens) -> None:
+        for _ in range(15):
+            if not torch.equal(lens.classify(batch, 1).maps, expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in ((0, whole), (1, part), (0, whole), (1, part))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(module.training for module in net.modules())
+
+
+def test_small_gradients_do_not_vanish_in_half_precision() -> None:
+    """Scores scaled down to where float16 gradients would be zero give the map of the plain score."""
+    net, batch = nets.small().float(), nets.images(2).float()
+    plain = Lens(net).classify(batch, score=lambda out: out[:, 1])
+    tiny = Lens(net.half()).classify(batch, score=lambda out: out.float()[:, 1] * 1e-6)
+    assert float((plain.maps - tiny.maps).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("labels", ["cat", [1, 2], []])
+def test_labels_are_names(labels: Any) -> None:
+    with pytest.raises(GamlensError, match="labels= is a list of class names"):
+        Lens(nets.small(), labels=labels)
+
+
+def test_labels_by_number_and_multi_label() -> None:
+    names = {number: f"name {number}" for number in range(nets.CLASSES)}
+    lens = Lens(nets.small(), labels=names, multi_label=True)
+    guess = lens.trace(nets.images(1), "name 3").top(1)[0][0]
+    assert guess.name == f"name {guess.index}"
+    assert guess.probability == pytest.approx(1 / (1 + np.exp(-guess.score)))
+
+
+def test_an_unknown_device_is_an_error() -> None:
+    with pytest.raises(GamlensError, match="Cannot use the device 'nowhere'"):
+        Lens(nets.small(), device="nowhere")
+
+
+def test_weights_that_changed_since_the_forward_are_said() -> None:
+    lens = Lens(nets.small())
+    trace = lens.trace(nets.images(1), n=2)
+    with torch.no_grad():
+        for value in lens.model.parameters():
+            value.add_(1)
+    with pytest.raises(GamlensError, match="Were weights changed since the forward"):
+        trace.retarget(3)
+
+
+def test_a_timm_module_brings_its_input() -> None:
+    import timm
+
+    lens = Lens(timm.create_model("tf_efficientnet_lite1"))
+    assert lens.transform.size == (240, 240)
+    assert lens.transform.mean == (0.5, 0.5, 0.5)
+
+
+def test_representations_are_short() -> None:
+    lens = Lens(nets.small())
+    for thing in (lens, lens.trace(nets.images(2)), lens.trace_pair(nets.images(1), nets.images(1, seed=2))):
+        assert len(repr(thing)) < 200
+
+
+def photo(path: Path, seed: int) -> Path:
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(path)
+    return path
+
+
+def test_brackets_in_a_file_name_are_shown_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "k[b].jpg").touch()
+    photo(tmp_path / "a[red].png", 1)
+    missing = CliRunner().invoke(app, ["classify", "no[/b].jpg", "-o", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["classify", str(tmp_path), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "k[b].jpg" in result.stderr
+    assert "no[/b].jpg" in missing.stderr
+    assert "a[red].png" in result.stdout
+
+
+def test_results_are_not_explained_again(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    kept, _ = photo(tmp_path / "a.png", 1), photo(tmp_path / "out" / "b.png", 2)
+    assert find_images([str(tmp_path)], skip=tmp_path / "out") == [str(kept)]
+    assert find_images([f"{tmp_path}/**/*.png"], skip=tmp_path / "out") == [str(kept)]
+
+
+def test_one_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    """A transform that fails on one image is that image's error."""
+
+    def transform(image: Image.Image) -> Tensor:
+        if image.width == 51:
+            raise ValueError("not this one")
+        return torch.from_numpy(np.asarray(image.resize((64, 64)), dtype=np.float64) / 255).permute(2, 0, 1)
+
+    files = [str(photo(tmp_path / f"{number}.png", number)) for number in range(3)]
+    Image.new("RGB", (51, 40)).save(files[1])
+    with pytest.warns(GamlensWarning, match="not understood"):
+        results = list(classify_files(Lens(nets.small(), transform=transform), files, Recipe(), out=tmp_path / "out"))
+    assert [bool(result.error) for result in results] == [False, True, False]
+    assert "not this one" in results[1].error
+
+
+def test_saving_again_leaves_no_old_overlay(tmp_path: Path) -> None:
+    lens = Lens(nets.small(), labels=[f"name {number}" for number in range(nets.CLASSES)])
+    (tmp_path / "note.txt").write_text("mine")
+    lens.classify(nets.images(1), [[1, 2]]).save(str(tmp_path))
+    lens.classify(nets.images(1), 3).save(str(tmp_path))
+    assert [file.name for file in sorted(tmp_path.glob("0*.png"))] == ["000-image-0-name-3.png"]
+    assert (tmp_path / "note.txt").exists()
+    assert Explanation.load(str(tmp_path)).names == ["name 3"]
