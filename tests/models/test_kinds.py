@@ -60,13 +60,17 @@ def test_frozen_parameters(call: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.float16, 0.03), (torch.bfloat16, 0.2), (torch.float32, 1e-3)])
+@pytest.mark.parametrize(
+    ("dtype", "limit", "atol"),
+    [(torch.float16, 0.003, 0.03), (torch.bfloat16, 0.02, 0.2), (torch.float32, 1e-5, 1e-3)],
+)
 @pytest.mark.parametrize("call", CALLS)
-def test_any_dtype(dtype: torch.dtype, atol: float, call: str) -> None:
+def test_any_dtype(dtype: torch.dtype, limit: float, atol: float, call: str) -> None:
+    """Another class or another image differs by 0.1 on average: the limits tell these apart."""
     result = CALLS[call](Lens(nets.small().to(dtype)), nets.images(2).to(dtype))
     expected = CALLS[call](Lens(nets.small()), nets.images(2).to(dtype).double())
     assert result.maps.dtype == result.scores.dtype == torch.float32
-    assert float((result.maps - expected.maps).abs().mean()) < atol
+    assert float((result.maps - expected.maps).abs().mean()) < limit
     torch.testing.assert_close(result.scores, expected.scores, atol=atol, rtol=atol)
 
 
@@ -84,10 +88,10 @@ def test_autocast_inside(precision: str, dtype: torch.dtype) -> None:
     assert seen == [dtype]
     assert result.maps.dtype == torch.float32
     assert result.about["precision"] == precision
-    assert 0 < float((result.maps - plain.maps).abs().mean()) < 0.1
+    assert 0 < float((result.maps - plain.maps).abs().mean()) < 0.005
     pair = lens.compare(nets.images(2), nets.images(2, seed=1))
     expected = Lens(net).compare(nets.images(2), nets.images(2, seed=1))
-    assert float((pair.y.maps - expected.y.maps).abs().mean()) < 0.2
+    assert float((pair.y.maps - expected.y.maps).abs().mean()) < 0.01
 
 
 def test_autocast_around() -> None:
@@ -96,7 +100,7 @@ def test_autocast_around() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = Lens(net).classify(nets.images(2), 3)
     assert result.maps.dtype == torch.float32
-    assert float((result.maps - plain.maps).abs().mean()) < 0.1
+    assert float((result.maps - plain.maps).abs().mean()) < 0.005
 
 
 @pytest.mark.parametrize("call", CALLS)
