@@ -111,7 +111,7 @@ def test_errors_are_one_line(photos: Path, tmp_path: Path, arguments: list[str],
 
 
 def test_blocks_lists_what_is_read() -> None:
-    result = runner.invoke(app, ["blocks", "densenet201", "--weights", "random"])
+    result = runner.invoke(app, ["blocks", "densenet201"])
     assert result.exit_code == 0
     for text in ("features.denseblock3", "1792", "14 x 14", "features:relu", "classifier:input"):
         assert text in result.stdout

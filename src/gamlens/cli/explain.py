@@ -116,11 +116,11 @@ def compare(
             out_console.print(Text(f"Both maps: {written[-1]}"), soft_wrap=True)
 
 
-@app.command(epilog="Example:  gamlens blocks resnet50 --weights random")
+@app.command(epilog="Example:  gamlens blocks resnet50")
 def blocks(model: Annotated[str, typer.Argument(help=MODEL_HELP)], weights: Weights = None) -> None:
-    """Which blocks and which embedding of a model are read."""
+    """Which blocks and which embedding of a model are read. Names do not depend on weights, so none are downloaded."""
     with speaking():
-        lens = make_lens(model, weights, None, None)
+        lens = make_lens(model, weights or (None if ".py:" in model else "random"), None, None)
         table = Table("block", "stride", "channels", "size", "read")
         for stage in lens.layout.stages:
             channels, height, width = stage.shape

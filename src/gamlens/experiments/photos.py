@@ -14,7 +14,6 @@ PHOTOS: dict[str, tuple[str, str]] = {
     "cheetah": ("gradio", "media_assets/images/cheetah.jpg"),
     "cheetah_face": ("gradio", "media_assets/images/cheetah1.jpg"),
     "lion": ("gradio", "media_assets/images/lion.jpg"),
-    "tower": ("gradio", "media_assets/images/tower.jpg"),
     "cat": ("skimage", "data/chelsea.png"),
     "coffee": ("skimage", "data/coffee.png"),
     "rocket": ("skimage", "data/rocket.jpg"),

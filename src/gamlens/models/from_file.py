@@ -9,8 +9,6 @@ from typing import Any
 
 from gamlens.errors import GamlensError, near
 
-SUFFIX = ".py:"
-
 
 def from_file(text: str) -> Any:
     """What the function `build` of `file.py:build` returns: a model, or anything else the caller understands.
