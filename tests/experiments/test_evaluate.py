@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform, metrics
 from gamlens.cli import app
-from gamlens.data import load
+from gamlens.data import Dataset, Sample, load
 from gamlens.experiments import results, tables
 from gamlens.experiments.evaluate import evaluate
 from gamlens.experiments.paper import paper
-from gamlens.experiments.protocol import Protocol, units
+from gamlens.experiments.protocol import Protocol, check_classes, units
 
 SIDE, IMAGES = 64, 12
 SLICE = 58.11
@@ -100,6 +100,44 @@ def test_pairs(lens: Lens, root: Path, task: str) -> None:
     assert len([row for row in located.rows if row["method"] == "gam"]) == 2 * 10
 
 
+class Half:
+    """The left half of an 80 x 100 image is the object, its last row void."""
+
+    def read(self, label: int) -> np.ndarray:
+        mask = np.zeros((80, 100), dtype=bool)
+        mask[:, :50] = True
+        return mask
+
+    def void(self) -> np.ndarray:
+        void = np.zeros((80, 100), dtype=bool)
+        void[-5:] = True
+        return void
+
+
+def test_segmentation_rows(lens: Lens, root: Path) -> None:
+    """All ones cover the whole image: IoU one half, void left out; a map's IoU is counted pixel by pixel."""
+    image = str(root / "01.png")
+    dataset = Dataset("mine", str(root), ("ant", "bee"), (Sample("01.png", image, (1,), mask=Half()),))
+    protocol = Protocol("segmentation", methods=("gam",), n=(1,), hold_out=0)
+    (rows,) = evaluate(lens, units(dataset, protocol), protocol)
+    found = {row["method"]: row["iou"] for row in rows}
+    assert found["ones"] == pytest.approx([0.5] * 19)
+    assert found["blank"] == pytest.approx([0.0] * 19)
+    hit = lens.classify(image, 1, n=1).maps[0] >= 0.5
+    truth, seen = torch.zeros(SIDE, SIDE, dtype=torch.bool), torch.ones(SIDE, SIDE, dtype=torch.bool)
+    truth[:, : SIDE // 2], seen[-4:] = True, False
+    expected = float((hit & truth & seen).sum() / ((hit | truth) & seen).sum())
+    assert found["gam"][9] == pytest.approx(expected, abs=1e-6)
+
+
+def test_classes_must_be_the_models() -> None:
+    dataset = Dataset("voc", "x", ("aeroplane", "bicycle"), ())
+    with pytest.raises(GamlensError, match=r"The model has 3 classes .*voc has 2 .*use a model of these classes"):
+        check_classes(["a", "b", "c"], dataset)
+    check_classes([], dataset)
+    check_classes(["a", "b"], dataset)
+
+
 def test_small_objects_and_bad_choices(root: Path) -> None:
     dataset = load("table", root / "items.csv")
     small = units(dataset, Protocol(subset="25"))
@@ -162,7 +200,7 @@ def lens():
 def test_commands(root: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(USER)
     model = ["--model", f"{tmp_path / 'mine.py'}:lens"]
-    data = ["--data", "table", "--root", str(root / "items.csv")]
+    data = ["--data", "Table", "--root", str(root / "items.csv")]
     run = CliRunner().invoke(
         app, ["evaluate", "localization", *data, *model, "-o", str(tmp_path / "run"), "--methods", "gam"]
     )
@@ -176,6 +214,10 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "pairs.json").exists()
     wrong = CliRunner().invoke(app, ["evaluate", "localisation", *data, *model, "-o", str(tmp_path / "x")])
     assert "did you mean 'localization'" in wrong.stderr
+    odd = CliRunner().invoke(
+        app, ["evaluate", "objective", *data, *model, "-o", str(tmp_path / "x"), "--views", "flop"]
+    )
+    assert "Views are 'flip' and scales" in odd.stderr
     none = CliRunner().invoke(app, ["table", str(tmp_path)])
     assert "is not a finished run" in none.stderr
 

@@ -13,7 +13,16 @@ from gamlens.data import DATASETS, Manifest, hold_out, load, neighbour_pairs, pa
 from gamlens.errors import GamlensError, near
 from gamlens.experiments import results, tables
 from gamlens.experiments.evaluate import evaluate as measure
-from gamlens.experiments.protocol import CHOICES, KINDS, Protocol, numbers, parse_list, units
+from gamlens.experiments.protocol import (
+    CHOICES,
+    KINDS,
+    Protocol,
+    check_classes,
+    numbers,
+    parse_list,
+    parse_views,
+    units,
+)
 from gamlens.geometry import Transform
 
 app = typer.Typer()
@@ -54,7 +63,7 @@ def evaluate(
 ) -> None:
     """Measure saliency maps on data with ground truth: ADP and PIC, box IoU, or segmentation IoU."""
     with speaking():
-        looks = tuple(view if view == "flip" else float(view) for view in parse_list(views))
+        looks = parse_views(views)
         protocol = Protocol(
             kind, task, parse_list(methods), numbers(n), subset, input, fill, masked, box, pairs_, seed, views=looks
         )
@@ -62,6 +71,8 @@ def evaluate(
         if isinstance(lens.transform, Transform):
             lens.transform = lens.transform.using(input)
         dataset = load(data, root, split=split)
+        if task == "classification":
+            check_classes(lens.labels, dataset)
         items = units(dataset, protocol)[:limit]
         rows: list[results.Row] = []
         with progress(False) as bar:

@@ -39,9 +39,9 @@ def load(name: str, root: Root, *, split: str | None = None, limit: int | None =
 
 
 def find(name: str) -> Reader:
-    """The reader of that name, or an error with near matches."""
-    if name in DATASETS:
-        return DATASETS[name]
+    """The reader of that name, in capitals or not, or an error with near matches."""
+    if str(name).lower() in DATASETS:
+        return DATASETS[str(name).lower()]
     if str(name).lower() == "mnist":
         raise GamlensError("MNIST has no image files to list: use gamlens.data.mnist(root), which gives its arrays.")
     raise GamlensError(f"There is no data set {name!r}: {near(str(name), DATASETS)}")

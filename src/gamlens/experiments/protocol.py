@@ -9,6 +9,7 @@ from typing import Any
 from gamlens import methods
 from gamlens.data import Dataset, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
+from gamlens.prepare import Views
 
 KINDS = ("objective", "localization", "segmentation")
 TASKS = ("classification", "cosine", "dot")
@@ -83,6 +84,17 @@ def units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
     ]
 
 
+def check_classes(labels: Sequence[str], dataset: Dataset) -> None:
+    """An error where the model's classes cannot be the data set's: labels are compared by their number."""
+    named = [name for name in dataset.classes if not name.isdigit()]
+    if labels and named and len(labels) != len(dataset.classes):
+        raise GamlensError(
+            f"The model has {len(labels)} classes ({', '.join(labels[:3])}, ...), {dataset.name} has "
+            f"{len(dataset.classes)} ({', '.join(dataset.classes[:3])}, ...): use a model of these classes, or task "
+            "cosine or dot."
+        )
+
+
 def _class_units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
     masks = protocol.kind == "segmentation"
     keep = None
@@ -126,6 +138,16 @@ def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in parse_list(text))
     except ValueError as error:
         raise GamlensError(f"Give whole numbers, such as 1,2; found {text!r}.") from error
+
+
+def parse_views(text: str) -> tuple[str | float, ...]:
+    """A comma separated list of views, such as flip,1.43,2.0."""
+    try:
+        found = tuple(part if part == "flip" else float(part) for part in parse_list(text))
+    except ValueError as error:
+        raise GamlensError(f"Views are 'flip' and scales, such as flip,1.43,2.0; found {text!r}.") from error
+    Views.parse(found)
+    return found
 
 
 def chunks(items: Sequence[Unit], size: int) -> list[Sequence[Unit]]:
