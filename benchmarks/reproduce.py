@@ -50,7 +50,7 @@ def run(lens: Lens, protocol: Protocol, *, limit: int | None, batch: int) -> res
     rows = [row for part in evaluate(lens, items, protocol, batch=batch) for row in part]
     seconds = time.perf_counter() - start
     print(f"  {protocol.kind} {protocol.task} {protocol.subset}: {len(items)} items, {seconds:.0f} s", file=sys.stderr)
-    return results.Run(results.describe(lens, dataset, protocol, len(items)), rows)
+    return results.collect(results.describe(lens, dataset, protocol, len(items)), rows)
 
 
 def localization(lens: Lens, options: Any) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from skimage import measure
 
 from gamlens.errors import GamlensError
-from gamlens.locate import boxes, components, largest_component
+from gamlens.locate import boxes, components, largest_boxes, largest_component
 
 
 def draw(text):
@@ -191,3 +191,25 @@ def test_any_small_mask_equals_skimage(data):
             rows, columns = np.nonzero(mask.numpy())
             tight = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] if len(rows) else [0, 0, 0, 0]
             assert box == tight
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_largest_boxes_at_every_threshold_are_the_boxes_of_each(count):
+    torch.manual_seed(count)
+    coarse = torch.rand(count, 1, 6, 7)
+    maps = torch.nn.functional.interpolate(coarse, size=(31, 23), mode="bicubic")[:, 0].clamp(0, 1)
+    maps[0] = 0
+    thresholds = [0.05, 0.3, 0.5, 0.7, 1.0]
+    found = largest_boxes(maps, thresholds)
+    assert found.shape == (count, 5, 4)
+    for place, threshold in enumerate(thresholds):
+        one = boxes(maps, threshold=threshold, mode="largest")
+        assert torch.equal(found[:, place], one)
+        for values, box in zip(maps, one, strict=True):
+            ys, xs = np.nonzero(by_skimage(values >= threshold))
+            expected = [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1] if len(xs) else [0, 0, 0, 0]
+            assert box.tolist() == expected
+
+
+def test_largest_boxes_of_no_map():
+    assert largest_boxes(torch.zeros(0, 4, 4), [0.5]).shape == (0, 1, 4)

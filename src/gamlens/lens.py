@@ -22,7 +22,7 @@ from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.models import Binding, Layout, Network, Output, pick
 from gamlens.points import OUTPUT, Point
-from gamlens.prepare import ViewList, Views, prepare
+from gamlens.prepare import Prepared, ViewList, Views, prepare
 from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
 from gamlens.settle import unwrap
 from gamlens.trace import Aim, PairTrace, Trace
@@ -159,19 +159,7 @@ class Lens:
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, views: ViewList = ()) -> PairTrace:
         """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
-        left, right = list(pictures(x)), list(pictures(y))
-        if len(left) != len(right) and 1 not in (len(left), len(right)):
-            raise GamlensError(f"x holds {len(left)} images and y {len(right)}: give as many, or 1 against N.")
-        pairs = max(len(left), len(right))
-        looks = Views.parse(views)
-        sides = [prepare(side, self.transform, looks) for side in (left, right)]
-        origins = [self._origin(_repeat(side.pictures, pairs), _repeat(side.frames, pairs), looks) for side in sides]
-        traces = [
-            self._pair(a, b, pairs, n, (origins[0], origins[1]))
-            for a, b in zip(sides[0].batches, sides[1].batches, strict=True)
-        ]
-        traces[0].views = tuple(zip(traces[1:], sides[0].mirrored[1:], strict=True))
-        return traces[0]
+        return self._trace_pair(x, y, n=n, views=views)
 
     def compare(
         self,
@@ -202,7 +190,7 @@ class Lens:
         keep: bool,
     ) -> Trace:
         looks = Views.parse(views)
-        ready = prepare(images, self.transform, looks)
+        ready = self._prepared(images, looks)
         name = score if isinstance(score, str) else getattr(score, "__name__", "score")
         origin = self._origin(ready.pictures, ready.frames, looks)
         origin = replace(origin, about={**origin.about, "score": name})
@@ -216,6 +204,25 @@ class Lens:
         rows = [self._rows(batch, n, score, origin) for batch in batches]
         seen = tuple(View(*pair) for pair in zip(rows[1:], ready.mirrored[1:], strict=True))
         return Trace(replace(rows[0], views=seen), None, name, self.multi_label)
+
+    def _trace_pair(self, x: Any, y: Any, *, n: int | None, views: ViewList) -> PairTrace:
+        looks = Views.parse(views)
+        sides = [self._prepared(side, looks) for side in (x, y)]
+        counts = [len(side.pictures) for side in sides]
+        if counts[0] != counts[1] and 1 not in counts:
+            raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many, or 1 against N.")
+        pairs = max(counts)
+        origins = [self._origin(_repeat(side.pictures, pairs), _repeat(side.frames, pairs), looks) for side in sides]
+        traces = [
+            self._pair(a, b, pairs, n, (origins[0], origins[1]))
+            for a, b in zip(sides[0].batches, sides[1].batches, strict=True)
+        ]
+        traces[0].views = tuple(zip(traces[1:], sides[0].mirrored[1:], strict=True))
+        return traces[0]
+
+    def _prepared(self, images: Any, looks: Views) -> Prepared:
+        """Images decoded and transformed; what is prepared already is taken as it is."""
+        return images if isinstance(images, Prepared) else prepare(images, self.transform, looks)
 
     def _aim(self, batch: Tensor, n: int | None, score: str, origin: Origin) -> Aim:
         """One forward, ready to be asked for classes."""

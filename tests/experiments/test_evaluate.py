@@ -49,7 +49,7 @@ def measured(lens: Lens, root: Path, protocol: Protocol) -> results.Run:
     dataset = load("table", root / "items.csv")
     items = units(dataset, protocol)
     rows = [row for part in evaluate(lens, items, protocol, batch=5) for row in part]
-    return results.Run(results.describe(lens, dataset, protocol, len(items)), rows)
+    return results.collect(results.describe(lens, dataset, protocol, len(items)), rows)
 
 
 def test_localization_rows(lens: Lens, root: Path) -> None:
@@ -205,10 +205,12 @@ def test_commands(root: Path, tmp_path: Path) -> None:
         app, ["evaluate", "localization", *data, *model, "-o", str(tmp_path / "run"), "--methods", "gam"]
     )
     assert run.exit_code == 1
-    assert "1 items could not be read" in run.stderr
+    assert "1 items have errors" in run.stderr
+    assert "broken.png: Cannot read" in run.stderr
     made = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(tmp_path / "tables")])
     assert made.exit_code == 0, made.stderr
-    assert sorted(file.suffix for file in (tmp_path / "tables").iterdir()) == [".csv", ".md", ".tex"]
+    names = {file.name for file in (tmp_path / "tables").iterdir()}
+    assert names == {f"{name}.{kind}" for name in ("table", "paired") for kind in ("csv", "md", "tex")}
     subset = CliRunner().invoke(app, ["subset", "neighbour-pairs", *data, "-o", str(tmp_path / "pairs.json")])
     assert subset.exit_code == 0, subset.stderr
     assert (tmp_path / "pairs.json").exists()
@@ -219,7 +221,7 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     )
     assert "Views are 'flip' and scales" in odd.stderr
     none = CliRunner().invoke(app, ["table", str(tmp_path)])
-    assert "is not a finished run" in none.stderr
+    assert "is not a run: run.json is missing" in none.stderr
 
 
 @pytest.mark.shared

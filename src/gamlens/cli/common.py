@@ -57,6 +57,9 @@ def speaking() -> Iterator[None]:
         except GamlensError as error:
             tell("error", str(error), "bold red")
             raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            tell("stopped", "what is finished is kept; the same command goes on from there.", "yellow")
+            raise typer.Exit(130) from error
 
 
 def make_lens(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from gamlens.cli.common import Device, Model, Weights, err_console, make_lens, out_console, progress, speaking
+from gamlens.cli.common import Device, Model, Weights, err_console, make_lens, out_console, speaking
+from gamlens.cli.status import Status
 from gamlens.data import DATASETS, Manifest, hold_out, load, neighbour_pairs, pairs, small
+from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, near
 from gamlens.experiments import results, tables
-from gamlens.experiments.evaluate import evaluate as measure
 from gamlens.experiments.protocol import (
     CHOICES,
     KINDS,
@@ -23,7 +26,7 @@ from gamlens.experiments.protocol import (
     parse_views,
     units,
 )
-from gamlens.geometry import Transform
+from gamlens.experiments.runs import Engine, evaluate_run
 
 app = typer.Typer()
 
@@ -56,37 +59,53 @@ def evaluate(
     box: Annotated[str, typer.Option(help=_choice("box", "The predicted box"))] = "all",
     pairs_: Annotated[str, typer.Option("--pairs", help=_choice("pairs", "How pairs are chosen"))] = "drawn",
     seed: Annotated[int, typer.Option(help="Of the drawn pairs.")] = 0,
+    hold_out_: Annotated[
+        str, typer.Option("--hold-out", help="Every so many items choose thresholds (0: none), or a manifest.")
+    ] = "10",
+    items_: Annotated[Path | None, typer.Option("--items", help="A manifest of items or pairs to measure.")] = None,
+    curves: Annotated[int, typer.Option(help="objective: insertion and deletion in so many steps (0: none).")] = 0,
     views: Annotated[str, typer.Option(help="Further views, such as flip,1.43,2.0.")] = "",
     limit: Annotated[int | None, typer.Option(help="Only the first so many items.")] = None,
     batch: Annotated[int, typer.Option(help="Images a forward.")] = 16,
+    chunk: Annotated[int, typer.Option(help="Items a file: what a broken-off run loses at most.")] = 64,
+    engine: Annotated[str, typer.Option(help="Where it runs: " + ", ".join(ENGINES) + ".")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without it one starts here.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Decoding threads; with ray, models at work.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in a folder that holds a run.")] = False,
     device: Device = None,
 ) -> None:
-    """Measure saliency maps on data with ground truth: ADP and PIC, box IoU, or segmentation IoU."""
+    """Measure saliency maps on data with ground truth: ADP and PIC, box IoU, or segmentation IoU.
+
+    Stopped at any moment, the same command goes on where it was.
+    """
     with speaking():
-        looks = parse_views(views)
+        named = None if hold_out_.isdigit() else Manifest.load(hold_out_)
+        chosen = Manifest.load(items_) if items_ else None
         protocol = Protocol(
-            kind, task, parse_list(methods), numbers(n), subset, input, fill, masked, box, pairs_, seed, views=looks
-        )
-        lens = make_lens(model, weights, None, device)
-        if isinstance(lens.transform, Transform):
-            lens.transform = lens.transform.using(input)
-        dataset = load(data, root, split=split)
+            kind, task, parse_list(methods), numbers(n), subset, input, fill, masked, box, pairs_, seed,
+            hold_out=0 if named else int(hold_out_), views=parse_views(views), curves=curves,
+        )  # fmt: skip
+        where = Engine(engine, workers, address)
+        make = partial(make_lens, model, weights, None, device)
+        lens, dataset = make(), load(data, root, split=split)
         if task == "classification":
             check_classes(lens.labels, dataset)
-        items = units(dataset, protocol)[:limit]
-        rows: list[results.Row] = []
-        with progress(False) as bar:
-            task_id = bar.add_task(f"{kind}, {task}", total=len(items))
-            for part in measure(lens, items, protocol, batch=batch):
-                rows += part
-                bar.update(task_id, completed=len({row["item"] for row in rows}))
-        results.write(out, results.describe(lens, dataset, protocol, len(items)), rows)
-        failed = sum(bool(row["error"]) for row in rows)
-        out_console.print(f"{len(items)} items, {len(rows)} rows in {out}", highlight=False)
-        if lens.weights != "random":
-            _show(tables.cells(results.read(out)))
-        if failed:
-            err_console.print(f"{failed} items could not be read; their rows say why.", highlight=False)
+        items = units(dataset, protocol, chosen=chosen, hold_out=named)[:limit]
+        manifests = {"items": chosen, "hold_out": named}
+        about = {"manifests": {name: m.fingerprint() for name, m in manifests.items() if m}, "split": split}
+        with Status(f"{kind}, {task}", len(items)) as status:
+            done = evaluate_run(
+                make if engine == "ray" else lambda: lens, dataset, items, protocol, str(out), batch=batch,
+                chunk=chunk, engine=where, fresh=fresh, about=about, status=status,
+            )  # fmt: skip
+        out_console.print(f"{done['items']} items in {out}", highlight=False)
+        run = results.read(out)
+        if lens.weights != "random" and run.groups:
+            _show(tables.cells(run))
+        if done["errors"]:
+            err_console.print(f"{done['errors']} items have errors; their rows say why:", highlight=False)
+            for row in run.errors[:5]:
+                err_console.print(f"  {row['item']}: {row['error']}", highlight=False, markup=False)
             raise typer.Exit(1)
 
 
@@ -94,22 +113,28 @@ def evaluate(
 def table(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", show_default=False)],
     confidence: Annotated[str, typer.Option(help="ADP and PIC of the logit or the probability.")] = "logit",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write table.md, .csv and .tex here.")] = None,
+    first: Annotated[str, typer.Option(help="The method held against the others, item by item.")] = "gam",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write table and paired .md, .csv, .tex.")] = None,
 ) -> None:
     """The paper's tables from runs: n=1, n=2, improvement, intervals, controls, and the paper's numbers."""
     with speaking():
         if confidence not in ("logit", "probability"):
             raise GamlensError(f"--confidence is logit or probability, not {confidence!r}.")
-        found = [cell for run in runs for cell in tables.cells(results.read(run), confidence=confidence)]
+        read = [results.read(run) for run in runs]
+        found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
+        pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
         _show(found)
-        errors = sum(len(results.read(run).errors) for run in runs)
+        if pairs:
+            header, lines = tables.contest_rows(pairs)
+            _print("Item by item, at the same n", header, lines)
+        errors = sum(len(run.errors) for run in read)
         out_console.print(f"{errors} items with errors are left out.", highlight=False)
         if out is not None:
-            header, lines = tables.rows_of(found)
             out.mkdir(parents=True, exist_ok=True)
-            (out / "table.md").write_text(tables.markdown(header, lines))
-            (out / "table.csv").write_text(tables.comma_separated(header, lines))
-            (out / "table.tex").write_text(tables.latex(header, lines))
+            for name, made in (("table", tables.rows_of(found)), ("paired", tables.contest_rows(pairs))):
+                (out / f"{name}.md").write_text(tables.markdown(*made), encoding="utf-8")
+                (out / f"{name}.csv").write_text(tables.comma_separated(*made), encoding="utf-8")
+                (out / f"{name}.tex").write_text(tables.latex(*made), encoding="utf-8")
 
 
 @app.command(epilog="Example:  gamlens subset pairs --root ILSVRC --out pairs.json --seed 3")
@@ -138,8 +163,11 @@ def subset(
 
 
 def _show(found: list[tables.Cell]) -> None:
-    header, lines = tables.rows_of(found)
-    shown = Table(*header)
+    _print("", *tables.rows_of(found))
+
+
+def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    shown = Table(*header, title=title or None, title_justify="left")
     for line in lines:
         shown.add_row(*line)
     out_console.print(shown)

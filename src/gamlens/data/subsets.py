@@ -49,6 +49,10 @@ class Manifest:
                 f"{dataset.root!r} is {found[:12]} ({len(dataset)} samples): use that data, or make the manifest anew."
             )
 
+    def fingerprint(self) -> str:
+        """sha256 of the items."""
+        return hashlib.sha256(json.dumps([[*item.names, item.label] for item in self.items]).encode()).hexdigest()
+
     def save(self, path: Root) -> None:
         items = [[*item.names] if item.label < 0 else [*item.names, item.label] for item in self.items]
         lines = ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in items)
@@ -135,8 +139,9 @@ def pairs(dataset: Dataset, *, per_class: int = 3, seed: int = 0) -> Manifest:
 
 
 def neighbour_pairs(dataset: Dataset) -> Manifest:
-    """The images of a class sorted by file name, each with the next."""
-    items = tuple(Item(pair, label) for label, names in _by_class(dataset) for pair in pairwise(names))
+    """The images of a class sorted by file name, each with the next; classes by their first file name."""
+    classes = sorted(_by_class(dataset), key=lambda found: (found[1][0], found[0]))
+    items = tuple(Item(pair, label) for label, names in classes for pair in pairwise(names))
     return Manifest("neighbour pairs", None, dataset.fingerprint(), items)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gamlens import methods
-from gamlens.data import Dataset, Sample, narrow, neighbour_pairs, pairs, small
+from gamlens.data import Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.prepare import Views
 
@@ -43,6 +43,7 @@ class Protocol:
     seed: int = 0
     hold_out: int = 10
     views: tuple[str | float, ...] = ()
+    curves: int = 0
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -55,6 +56,8 @@ class Protocol:
                 raise GamlensError(f"Method {method!r} explains pairs only: use task cosine or dot.")
         if not self.methods or not self.n or min(self.n) < 1 or self.hold_out < 0:
             raise GamlensError(f"Give at least one method and n of 1 or more; found {self.methods}, n={self.n}.")
+        if self.curves < 0 or (self.curves and (self.kind, self.task) != ("objective", "classification")):
+            raise GamlensError("Insertion and deletion (curves=...) belong to kind objective, task classification.")
         if self.kind == "segmentation" and self.task != "classification":
             raise GamlensError("Segmentation is measured for classes only: use task classification.")
 
@@ -64,24 +67,44 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Unit:
-    """One item to measure: an image and a class, or a pair of images of one class; held out for thresholds or not."""
+    """One item to measure: an image and a class, or a pair of images of one class.
+
+    `held_out` says of each of its maps whether it chooses thresholds; `problem` why it cannot be measured.
+    """
 
     name: str
     samples: tuple[Sample, ...]
     label: int
-    held_out: bool = False
+    held_out: tuple[bool, ...] = (False,)
+    problem: str = ""
 
 
-def units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
-    """The items of a protocol, sorted by name; every `hold_out`-th chooses thresholds and is left out of IoU."""
-    found = _pair_units(dataset, protocol) if protocol.task != "classification" else _class_units(dataset, protocol)
+def units(
+    dataset: Dataset, protocol: Protocol, *, chosen: Manifest | None = None, hold_out: Manifest | None = None
+) -> list[Unit]:
+    """The items of a protocol, sorted by name. Held-out maps choose thresholds and are left out of IoU.
+
+    Classes: every `hold_out`-th item of the whole data set, before small objects are picked. Pairs: every
+    `hold_out`-th map, x and y of each pair in turn. `chosen` (items or pairs) and `hold_out` (images) are manifests
+    that say it instead.
+    """
+    for manifest in (chosen, hold_out):
+        if manifest is not None:
+            manifest.check(dataset)
+    pairwise = protocol.task != "classification"
+    found = _pair_units(dataset, protocol, chosen) if pairwise else _class_units(dataset, protocol)
+    every, sides = protocol.hold_out, 2 if pairwise else 1
+    for place, unit in enumerate(found):
+        if hold_out is not None:
+            held = tuple(sample.name in hold_out.names for sample in unit.samples)
+        else:
+            held = tuple(bool(every) and (sides * place + side) % every == 0 for side in range(sides))
+        found[place] = replace(unit, held_out=held)
+    if not pairwise:
+        found = _narrowed(found, dataset, protocol, chosen)
     if not found:
         raise GamlensError(f"{dataset.name} at {dataset.root!r} has no item for {protocol.kind} by {protocol.task}.")
-    every = protocol.hold_out
-    return [
-        Unit(unit.name, unit.samples, unit.label, bool(every) and place % every == 0)
-        for place, unit in enumerate(found)
-    ]
+    return found
 
 
 def check_classes(labels: Sequence[str], dataset: Dataset) -> None:
@@ -96,31 +119,51 @@ def check_classes(labels: Sequence[str], dataset: Dataset) -> None:
 
 
 def _class_units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
-    masks = protocol.kind == "segmentation"
-    keep = None
-    if protocol.subset != "all":
-        keep = {(item.names[0], item.label) for item in small(dataset, float(protocol.subset), masks=masks).items}
     found = []
     for sample in sorted(dataset.samples, key=lambda sample: sample.name):
         for label in sample.labels:
-            usable = sample.mask is not None if masks else _has_box(sample, label) or protocol.kind == "objective"
-            wanted = keep is None or (sample.name, label) in keep or (not masks and (sample.name, -1) in keep)
-            if usable and wanted:
-                several = len(sample.labels) > 1
-                found.append(Unit(f"{sample.name}#{label}" if several else sample.name, (sample,), label))
+            name = f"{sample.name}#{label}" if len(sample.labels) > 1 else sample.name
+            found.append(Unit(name, (sample,), label, problem=_problem((sample,), label, protocol)))
     return found
 
 
-def _pair_units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
-    if protocol.subset != "all":
+def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> list[Unit]:
+    """Only small objects, or only what a manifest names."""
+    if chosen is None and protocol.subset == "all":
+        return found
+    masks = protocol.kind == "segmentation"
+    wanted = chosen or small(dataset, float(protocol.subset), masks=masks)
+    keep = {(item.names[0], item.label) for item in wanted.items}
+    return [
+        unit for unit in found if not keep.isdisjoint({(unit.samples[0].name, unit.label), (unit.samples[0].name, -1)})
+    ]
+
+
+def _pair_units(dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> list[Unit]:
+    if protocol.subset != "all" and chosen is None:
         dataset = narrow(dataset, small(dataset, float(protocol.subset)))
-    drawn = neighbour_pairs(dataset) if protocol.pairs == "neighbour" else pairs(dataset, seed=protocol.seed)
+    drawn = chosen or (
+        neighbour_pairs(dataset) if protocol.pairs == "neighbour" else pairs(dataset, seed=protocol.seed)
+    )
+    if any(len(item.names) != 2 for item in drawn.items):
+        raise GamlensError(f"The manifest {drawn.kind!r} holds single images: {protocol.task} needs pairs.")
     by_name = {sample.name: sample for sample in dataset.samples}
     found = []
     for item in drawn.items:
-        a, b = (by_name[name] for name in item.names)
-        found.append(Unit(f"{a.name}~{b.name}", (a, b), item.label))
+        both = tuple(by_name[name] for name in item.names)
+        name = "~".join(sample.name for sample in both)
+        found.append(Unit(name, both, item.label, (False, False), _problem(both, item.label, protocol)))
     return found
+
+
+def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:
+    """What is missing in the annotation, or nothing."""
+    for sample in samples:
+        if protocol.kind == "segmentation" and sample.mask is None:
+            return f"{sample.name} has no mask."
+        if protocol.kind == "localization" and not _has_box(sample, label):
+            return f"{sample.name} has no ground-truth box of class {label}."
+    return ""
 
 
 def _has_box(sample: Sample, label: int) -> bool:

@@ -6,18 +6,26 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from gamlens import metrics
 from gamlens.errors import GamlensError
 from gamlens.experiments.paper import paper
-from gamlens.experiments.results import Run, groups
+from gamlens.experiments.results import Columns, Run
 from gamlens.methods import METHODS
-from gamlens.metrics import Better, Interval
+from gamlens.metrics import Better, Difference, Interval
 
-BETTER: dict[str, Better] = {"ADP": "down", "PIC": "up", "IoU": "up", "MaxBoxAcc": "up", "Pointing": "up"}
+BETTER: dict[str, Better] = {
+    "ADP": "down",
+    "PIC": "up",
+    "Insertion": "up",
+    "Deletion": "down",
+    "IoU": "up",
+    "MaxBoxAcc": "up",
+    "Pointing": "up",
+}
 
 
 @dataclass(frozen=True)
@@ -37,56 +45,119 @@ class Cell:
     paper: float | None = None
 
 
+@dataclass(frozen=True)
+class Score:
+    """A metric's value for every item (N,), the threshold it was taken at, and how many items it leaves out."""
+
+    metric: str
+    values: Tensor
+    threshold: float | None = None
+    left_out: int = 0
+
+
 def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
     """The numbers of a run. A run with random weights has none: it never enters a table of results."""
+    check_real(run)
+    return [
+        _cell(run, method, n, score)
+        for (method, n), columns in run.groups.items()
+        for score in scores(run, columns, confidence=confidence)
+    ]
+
+
+def check_real(run: Run) -> None:
     if run.about["weights"] == "random":
         raise GamlensError(f"This run of {run.about['model']} was made with random weights: it is no result.")
-    measure = _objective if run.about["protocol"]["kind"] == "objective" else _overlap
-    found = []
-    for (method, n), rows in groups(run):
-        for metric, value, threshold, left_out in measure(rows, confidence):
-            found.append(_cell(run, metric, method, n, value, threshold, left_out))
-    return found
 
 
-def _cell(run: Run, metric: str, method: str, n: int, value: Interval, threshold: float | None, left_out: int) -> Cell:
+def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Score]:
+    """What a run's kind measures, item by item, in percent."""
+    if run.about["protocol"]["kind"] == "objective":
+        return _objective(columns, confidence)
+    return _overlap(columns)
+
+
+def _cell(run: Run, method: str, n: int, score: Score) -> Cell:
     about, protocol = run.about, run.about["protocol"]
     where = (protocol["task"], about["data"], protocol["subset"])
-    known = paper(*where, metric, about["model"], method, n)
-    return Cell(*where, about["model"], metric, method, n, value, threshold, left_out, known)
+    known = paper(*where, score.metric, about["model"], method, n)
+    value = metrics.bootstrap(score.values)
+    return Cell(*where, about["model"], score.metric, method, n, value, score.threshold, score.left_out, known)
 
 
-def _objective(rows: list[dict[str, Any]], confidence: str) -> list[tuple[str, Interval, float | None, int]]:
-    name = "similarity" if rows[0].get("before_similarity") is not None else confidence
-    before, after = (
-        torch.tensor([row[f"{when}_{name}"] for row in rows], dtype=torch.float64) for when in ("before", "after")
-    )
+def _objective(columns: Columns, confidence: str) -> list[Score]:
+    name = "similarity" if "before_similarity" in columns else confidence
+    before, after = (torch.from_numpy(columns[f"{when}_{name}"]) for when in ("before", "after"))
     drop = metrics.drop(before, after)
-    left_out = int(drop.isnan().sum())
-    increase = metrics.increase(before, after).double()
-    return [
-        ("ADP", metrics.bootstrap(100 * drop), None, left_out),
-        ("PIC", metrics.bootstrap(100 * increase), None, 0),
+    found = [
+        Score("ADP", 100 * drop, left_out=int(drop.isnan().sum())),
+        Score("PIC", 100 * metrics.increase(before, after).double()),
     ]
+    for curve in ("insertion", "deletion"):
+        if curve in columns:
+            found.append(Score(curve.capitalize(), 100 * torch.from_numpy(columns[curve])))
+    return found
 
 
-def _overlap(rows: list[dict[str, Any]], confidence: str) -> list[tuple[str, Interval, float | None, int]]:
-    """IoU at the threshold that is best on the held-out items, over the others."""
-    grid = torch.tensor([row["iou"] for row in rows], dtype=torch.float64)
-    held = torch.tensor([row["held_out"] for row in rows])
-    rest = grid[~held] if bool(held.any()) else grid
-    best = metrics.best_threshold(grid[held] if bool(held.any()) else grid)
-    threshold = float(metrics.THRESHOLDS[best])
-    found: list[tuple[str, Interval, float | None, int]] = [
-        ("IoU", metrics.bootstrap(100 * rest[:, best]), threshold, int(held.sum()))
-    ]
-    if rows[0].get("pointing") is not None:
-        hits = torch.tensor([row["pointing"] for row in rows], dtype=torch.float64)
+def _overlap(columns: Columns) -> list[Score]:
+    """IoU at the threshold that is best on the held-out maps, over the others."""
+    grid = torch.from_numpy(columns["iou"]).double()
+    held = torch.from_numpy(columns["held_out"])
+    some = bool(held.any()) and not bool(held.all())
+    rest, left_out = (grid[~held], int(held.sum())) if some else (grid, 0)
+    best = metrics.best_threshold(grid[held] if some else grid)
+    found = [Score("IoU", 100 * rest[:, best], float(metrics.THRESHOLDS[best]), left_out)]
+    if "pointing" in columns:
         accuracy = metrics.max_box_acc(rest)
         share = metrics.box_hits(rest)[:, accuracy.index]
-        found.append(("MaxBoxAcc", metrics.bootstrap(100 * share), None, int(held.sum())))
-        found.append(("Pointing", metrics.bootstrap(100 * hits), None, 0))
+        found.append(Score("MaxBoxAcc", 100 * share, float(metrics.THRESHOLDS[accuracy.index]), left_out))
+        found.append(Score("Pointing", 100 * torch.from_numpy(columns["pointing"])))
     return found
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One method against another, item by item, at the same n."""
+
+    task: str
+    data: str
+    subset: str
+    model: str
+    metric: str
+    n: int
+    method: str
+    other: str
+    difference: Difference
+
+
+def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
+    """`first` against every other method at the same n, and against every control: paired differences."""
+    check_real(run)
+    about, protocol = run.about, run.about["protocol"]
+    where = (protocol["task"], about["data"], protocol["subset"], about["model"])
+    measured = {key: scores(run, columns, confidence=confidence) for key, columns in run.groups.items()}
+    found = []
+    for (method, n), mine in measured.items():
+        for (other, m), theirs in measured.items() if method == first else ():
+            if other != first and m in (n, 0):
+                for a, b in zip(mine, theirs, strict=True):
+                    difference = metrics.paired(a.values, b.values, better=BETTER[a.metric])
+                    found.append(Contest(*where, a.metric, n, method, other, difference))
+    return found
+
+
+def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A line a contest: the mean difference and its interval, wins, losses, ties, and the sign test's p."""
+    header = ("task", "data", "model", "metric", "n", "method", "against", "difference", "won", "lost", "tied", "p")
+    lines = []
+    for contest in found:
+        d = contest.difference
+        data = contest.data if contest.subset == "all" else f"{contest.data} ({contest.subset} %)"
+        names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
+        shown = f"{d.mean:+.2f} [{d.low:+.1f}, {d.high:+.1f}]"
+        counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
+        lines.append((contest.task, data, contest.model, contest.metric, str(contest.n), *names, shown, *counts))
+    return header, lines
 
 
 def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -1,0 +1,181 @@
+"""A run on disk. It says what it is, one process at a time works in it, and a part that is there is finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from gamlens.engine.store import Store
+from gamlens.errors import GamlensError
+
+RUN, DONE, PARTS, LOCK = "run.json", "done.json", "parts", ".lock"
+STALE = 300.0
+
+
+class RunFolder:
+    """run.json (what the run is), parts/ (one file a chunk), done.json (its end). Used as a context it is locked.
+
+    Opened with another configuration than the folder's it is an error; `fresh` starts over on purpose.
+    """
+
+    def __init__(self, place: str | Path, about: Mapping[str, Any], *, suffix: str, fresh: bool = False) -> None:
+        self.store, self.about, self.suffix = Store(place), dict(about), suffix
+        self._fresh = fresh
+        self._lock: IO[str] | None = None
+        self._beat = 0.0
+
+    @classmethod
+    def finished(cls, place: str | Path, *, make: str) -> RunFolder:
+        """A run that is whole, to read from; anything else is an error."""
+        store = Store(place)
+        about, done = _json(store, RUN), _json(store, DONE)
+        if about is None:
+            raise GamlensError(f"{str(place)!r} is not a run: {RUN} is missing. Make one: {make}.")
+        if done is None:
+            count = len(store.names(PARTS))
+            raise GamlensError(
+                f"The run in {str(place)!r} is not finished: {count} of {about.get('chunks', '?')} parts are there. "
+                "Give the command that made it again: it goes on where it was."
+            )
+        return cls(place, about, suffix=Path(store.names(PARTS)[0]).suffix if store.names(PARTS) else "")
+
+    @property
+    def is_done(self) -> bool:
+        return _json(self.store, DONE) is not None
+
+    def __enter__(self) -> RunFolder:
+        self._take_lock()
+        try:
+            if self._fresh:
+                self._clear()
+            known = _json(self.store, RUN)
+            if known is None:
+                if self.store.names(PARTS):
+                    raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: --fresh starts over.")
+                self.store.write(RUN, json.dumps(self.about, indent=2, ensure_ascii=False).encode())
+            elif known != self.about:
+                raise GamlensError(
+                    f"{self.store.place!r} holds another run: {_differences(known, self.about)}. Nothing was changed: "
+                    "choose another folder, or start over in this one with --fresh."
+                )
+            self.store.sweep(PARTS)
+        except BaseException:
+            self._free_lock()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._free_lock()
+
+    def written(self) -> set[int]:
+        """The chunks that are finished."""
+        return {int(Path(name).stem) for name in self.store.names(PARTS) if Path(name).stem.isdigit()}
+
+    def write(self, chunk: int, contents: bytes) -> None:
+        self.store.write(f"{PARTS}/{chunk:08d}{self.suffix}", contents)
+        self.beat()
+
+    def parts(self) -> Iterator[bytes]:
+        """The contents of the finished chunks, in order."""
+        for name in self.store.names(PARTS):
+            contents = self.store.read(f"{PARTS}/{name}")
+            if contents is not None:
+                yield contents
+
+    def summary(self) -> dict[str, Any]:
+        """What `finish` wrote; empty where the run is not done."""
+        return _json(self.store, DONE) or {}
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self.store.write(DONE, json.dumps(dict(summary), indent=2).encode())
+
+    def beat(self) -> None:
+        """Say that this process is still at work, where a lock is only a file."""
+        if self.store.local is None and time.time() - self._beat > STALE / 5:
+            self._beat = time.time()
+            self.store.write(LOCK, json.dumps({**_self(), "at": self._beat}).encode())
+
+    def _clear(self) -> None:
+        for name in (DONE, RUN, *(f"{PARTS}/{part}" for part in self.store.names(PARTS))):
+            self.store.remove(name)
+
+    def _take_lock(self) -> None:
+        if self.store.local is None:
+            held = _json(self.store, LOCK)
+            if held and held.get("at", 0) > time.time() - STALE:
+                raise GamlensError(_busy(self.store.place, held))
+            self.beat()
+            return
+        import fcntl
+
+        try:
+            self.store.local.mkdir(parents=True, exist_ok=True)
+            file = open(self.store.local / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - held while the run lasts
+        except OSError as error:
+            raise GamlensError(f"Cannot write to {self.store.place!r}: {error.strerror or error}.") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            held = _parsed(file.read())
+            file.close()
+            raise GamlensError(_busy(self.store.place, held or {})) from error
+        file.truncate(0)
+        file.write(json.dumps(_self()))
+        file.flush()
+        self._lock = file
+
+    def _free_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.truncate(0)
+            self._lock.close()
+            self._lock = None
+        elif self.store.local is None:
+            self.store.remove(LOCK)
+
+
+def _self() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+def _busy(place: str, held: Mapping[str, Any]) -> str:
+    who = f" (process {held['pid']} on {held['host']})" if "pid" in held and "host" in held else ""
+    return f"Another process{who} is working in {place!r}: wait for it, or choose another folder."
+
+
+def _json(store: Store, name: str) -> dict[str, Any] | None:
+    contents = store.read(name)
+    if contents is None:
+        return None
+    found = _parsed(contents.decode("utf-8", errors="replace"))
+    if found is None:
+        raise GamlensError(f"{name!r} in {store.place!r} cannot be read: it is no JSON. --fresh starts over.")
+    return found
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:
+    """Which settings differ, and how: `protocol.n: [1] there, [1, 2] now`."""
+    found = []
+    for key in dict.fromkeys((*old, *new)):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found.append(_differences(a, b, f"{path}{key}."))
+        elif a != b:
+            found.append(f"{path}{key}: {a!r:.60} there, {b!r:.60} now")
+    return "; ".join(text for text in found if text)

@@ -1,0 +1,49 @@
+"""What a run does with its items, wherever it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Row = dict[str, Any]
+
+
+class Worker(Protocol):
+    """Holds the model. `load` decodes a few items and may run in any thread, `work` is called by one at a time."""
+
+    def load(self, items: Sequence[Any]) -> Any: ...
+
+    def work(self, loaded: Any) -> list[Row]: ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """A worker is made once in every process; rows of a chunk become one file. Both travel to other machines.
+
+    A chunk is worked on `batch` items at a time, always the same ones together, so that its rows are the same
+    whenever and wherever it is done.
+    """
+
+    make: Callable[[], Worker]
+    encode: Callable[[Sequence[Row]], bytes]
+    chunk: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """A chunk that is finished."""
+
+    chunk: int
+    items: int
+    errors: int
+
+
+def pieces(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Items `size` at a time."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def failed(rows: Sequence[Row]) -> int:
+    return sum(1 for row in rows if row.get("error"))

@@ -1,0 +1,168 @@
+"""The same chunks on a Ray cluster: actors that hold a model each write finished chunks into the run folder.
+
+Ray Data hands the chunks out and retries what a lost worker was doing; a chunk done twice is the same file twice.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gamlens.engine.folder import PARTS, RunFolder
+from gamlens.engine.jobs import Done, Job, Row, failed, pieces
+from gamlens.engine.store import Store
+from gamlens.errors import GamlensError
+
+QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
+         "RAY_TRAIN_V2_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
+
+
+def run_ray(
+    job: Job,
+    items: Sequence[Any],
+    folder: RunFolder,
+    *,
+    workers: int | None = None,
+    address: str | None = None,
+    stall: float = 900.0,
+) -> Iterator[Done]:
+    """Work on the chunks that are not written yet; yields each one as it is finished.
+
+    Without `address` a cluster is started on this machine and stopped again. `stall`: seconds without a finished
+    chunk after which the run gives up and says what the cluster has.
+    """
+    chunks, written = pieces(items, job.chunk), folder.written()
+    todo = [number for number in range(len(chunks)) if number not in written]
+    if not todo:
+        return
+    ray = _ray()
+    started = _connect(ray, address, folder)
+    try:
+        count, share = _shares(ray, workers, len(todo))
+        rows = [{"chunk": number, "items": pickle.dumps(list(chunks[number]))} for number in todo]
+        data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            _Actor,
+            fn_constructor_args=(job, folder.store.place, folder.suffix),
+            compute=ray.data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=2),
+            batch_size=1,
+            max_restarts=-1,
+            max_task_retries=-1,
+            **share,
+        )
+        seen: set[int] = set()
+        for row in _watched(ray, data, stall, f"{count} workers of {share}"):
+            folder.beat()
+            if row["chunk"] not in seen:
+                seen.add(row["chunk"])
+                yield Done(int(row["chunk"]), int(row["items"]), int(row["errors"]))
+        missing = set(todo) - folder.written()
+        if missing:
+            raise GamlensError(f"{len(missing)} chunks were not finished: give the same command again.")
+    finally:
+        if started:
+            ray.shutdown()
+
+
+class _Actor:
+    """One model in one process of the cluster."""
+
+    def __init__(self, job: Job, place: str, suffix: str) -> None:
+        self.job, self.store, self.suffix = job, Store(place), suffix
+        self.worker = job.make()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, list[int]] = {"chunk": [], "items": [], "errors": []}
+        for number, packed in zip(batch["chunk"], batch["items"], strict=True):
+            items = pickle.loads(packed)
+            rows: list[Row] = []
+            for part in pieces(items, self.job.batch):
+                rows += self.worker.work(self.worker.load(part))
+            self.store.write(f"{PARTS}/{int(number):08d}{self.suffix}", self.job.encode(rows))
+            for name, value in (("chunk", int(number)), ("items", len(items)), ("errors", failed(rows))):
+                found[name].append(value)
+        return found
+
+
+def _ray() -> Any:
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise GamlensError("The engine ray needs Ray: pip install 'gamlens[cluster]'.") from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None, folder: RunFolder) -> bool:
+    """Join the cluster at `address`, or start one on loopback; True where it is ours to stop."""
+    if ray.is_initialized():
+        return False
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
+    try:
+        if address is not None:
+            ray.init(address=address, **options)
+        else:
+            ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+    except Exception as error:
+        where = f"at {address!r}" if address else "on this machine"
+        raise GamlensError(f"There is no Ray cluster {where}: {str(error).splitlines()[0]}") from error
+    if address is not None and folder.store.local is not None and len(ray.nodes()) > 1:
+        folder.store.write(".shared", b"every machine of the cluster must see this folder\n")
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    return True
+
+
+def _shares(ray: Any, workers: int | None, todo: int) -> tuple[int, dict[str, float]]:
+    """How many actors, and what each takes: a GPU where there are any, else CPUs with room left for reading."""
+    have = ray.cluster_resources()
+    cpus, gpus = float(have.get("CPU", 0)), float(have.get("GPU", 0))
+    count = max(1, min(todo, workers or int(gpus or max(1, cpus - 1))))
+    if gpus and count > gpus:
+        raise GamlensError(f"{count} workers want a GPU each and the cluster has {gpus:g}: ask for fewer.")
+    if cpus <= 0:
+        raise GamlensError("The cluster has no CPU to offer: is it up? See `ray status`.")
+    spare = max(0.5, cpus * 0.1)
+    share = {"num_cpus": max(0.01, round(min(1.0, (cpus - spare) / count), 2))}
+    return count, {**share, "num_gpus": 1.0} if gpus else share
+
+
+def _watched(ray: Any, data: Any, stall: float, wanted: str) -> Iterator[dict[str, Any]]:
+    """Rows as they come. A run that makes no progress for `stall` seconds is an error, not a wait for ever."""
+    found: queue.Queue[Any] = queue.Queue()
+
+    def read() -> None:
+        try:
+            for row in data.iter_rows():
+                found.put(row)
+            found.put(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            found.put(error)
+
+    threading.Thread(target=read, daemon=True, name="ray rows").start()
+    while True:
+        try:
+            row = found.get(timeout=stall)
+        except queue.Empty:
+            free = ray.available_resources()
+            raise GamlensError(
+                f"No chunk was finished for {stall:.0f} s: the run wants {wanted}; the cluster has "
+                f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free. Finished chunks are kept: ask for "
+                "fewer workers, or add machines, and give the same command again."
+            ) from None
+        if row is None:
+            return
+        if isinstance(row, BaseException):
+            raise GamlensError(f"The cluster gave up: {_reason(row)} Finished chunks are kept.") from row
+        yield row
+
+
+def _reason(error: BaseException) -> str:
+    """The line that says what went wrong: a GamlensError of a worker where there is one, else the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line.split("GamlensError:", 1)[1].strip() for line in lines if "GamlensError:" in line]
+    return own[-1] if own else (lines[-1] if lines else type(error).__name__)

@@ -1,0 +1,115 @@
+"""A folder of files that are there whole or not at all: on this machine, or wherever pyarrow's file systems reach."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gamlens.errors import GamlensError
+
+PART = ".part"
+
+
+class Store:
+    """Named files below a folder or a URI such as s3://bucket/run. Writing a file replaces it whole."""
+
+    def __init__(self, place: str | Path) -> None:
+        self.place = str(place)
+        self._files: Any = None
+        self._root = self.place
+        if "://" in self.place:
+            self._files, self._root = _remote(self.place)
+
+    @property
+    def local(self) -> Path | None:
+        """The folder on this machine, or None."""
+        return Path(self._root) if self._files is None else None
+
+    def read(self, name: str) -> bytes | None:
+        """A file's contents, or None where it does not exist."""
+        try:
+            if self._files is None:
+                return Path(self._root, name).read_bytes()
+            with self._files.open_input_stream(self._path(name)) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise GamlensError(f"Cannot read {name!r} in {self.place!r}: {error.strerror or error}.") from error
+
+    def write(self, name: str, contents: bytes) -> None:
+        """Write a file whole: beside its place first, then moved there. A full disk leaves what was there."""
+        try:
+            if self._files is None:
+                _write_local(Path(self._root, name), contents)
+            else:
+                self._write_remote(name, contents)
+        except OSError as error:
+            raise GamlensError(
+                f"Cannot write {name!r} in {self.place!r}: {error.strerror or error}. What is finished is kept: make "
+                "room, then give the same command again."
+            ) from error
+
+    def names(self, folder: str) -> list[str]:
+        """The whole files in a folder below, sorted; none where it does not exist."""
+        if self._files is None:
+            inside = Path(self._root, folder)
+            found = [file.name for file in inside.iterdir() if file.is_file()] if inside.is_dir() else []
+        else:
+            from pyarrow.fs import FileSelector, FileType
+
+            listed = self._files.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
+            found = [info.base_name for info in listed if info.type == FileType.File]
+        return sorted(name for name in found if not name.endswith(PART))
+
+    def remove(self, name: str) -> None:
+        """Delete a file if it is there."""
+        if self._files is None:
+            Path(self._root, name).unlink(missing_ok=True)
+        elif self.read(name) is not None:
+            self._files.delete_file(self._path(name))
+
+    def sweep(self, folder: str) -> None:
+        """Delete what broken-off writes left behind."""
+        if self._files is None and Path(self._root, folder).is_dir():
+            for file in Path(self._root, folder).glob(f"*{PART}"):
+                file.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> str:
+        return str(PurePosixPath(self._root, name))
+
+    def _write_remote(self, name: str, contents: bytes) -> None:
+        """Object stores show a file only when it is whole; others get it by a move."""
+        path = self._path(name)
+        self._files.create_dir(str(PurePosixPath(path).parent), recursive=True)
+        beside = f"{path}.{uuid.uuid4().hex}{PART}"
+        with self._files.open_output_stream(beside) as file:
+            file.write(contents)
+        self._files.move(beside, path)
+
+
+def _write_local(path: Path, contents: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _remote(place: str) -> tuple[Any, str]:
+    try:
+        from pyarrow.fs import FileSystem
+    except ImportError as error:
+        raise GamlensError(f"{place!r} needs pyarrow: pip install 'gamlens[eval]'.") from error
+    try:
+        files, root = FileSystem.from_uri(place)
+    except Exception as error:
+        raise GamlensError(f"Cannot open {place!r}: {type(error).__name__}: {error}") from error
+    return files, str(root)

@@ -1,0 +1,118 @@
+"""Items as the model takes them: decoded and prepared away from the model, so that it need not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gamlens.data import Sample
+from gamlens.errors import GamlensError
+from gamlens.experiments.protocol import Protocol, Unit
+from gamlens.geometry import Foreign, Frame, Transform
+from gamlens.images import Picture
+from gamlens.prepare import Prepared, Views, prepare
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Items whose images could be read, one prepared batch for each side of them, and rows for those that could not.
+
+    `truth` holds, for each side, every item's boxes (K,4), or for segmentation its mask and void pixels (H,W).
+    """
+
+    units: tuple[Unit, ...]
+    sides: tuple[Prepared, ...]
+    truth: tuple[tuple[Any, ...], ...]
+    errors: tuple[Row, ...]
+
+
+def ready(chunk: Sequence[Unit], transform: Transform | Foreign, protocol: Protocol) -> Ready:
+    """Decode, transform and bring the ground truth along; what is wrong with an item becomes its error row."""
+    views = Views.parse(protocol.views)
+    good, errors = [], []
+    opened: list[tuple[Prepared, ...]] = []
+    truths: list[tuple[Any, ...]] = []
+    for unit in chunk:
+        try:
+            if unit.problem:
+                raise GamlensError(unit.problem)
+            sides = tuple(_prepared(sample, transform, views) for sample in unit.samples)
+            truth = tuple(
+                _truth(sample, unit.label, side.frames[0], protocol.kind)
+                for sample, side in zip(unit.samples, sides, strict=True)
+            )
+        except GamlensError as error:
+            errors.append(error_row(unit, str(error)))
+            continue
+        good.append(unit)
+        opened.append(sides)
+        truths.append(truth)
+    return Ready(
+        tuple(good),
+        tuple(_joined(side) for side in zip(*opened, strict=True)),
+        tuple(zip(*truths, strict=True)),
+        tuple(errors),
+    )
+
+
+def split(batch: Ready) -> list[Ready]:
+    """The items of a batch one by one, to find the one that fails."""
+    singles = []
+    for number, unit in enumerate(batch.units):
+        sides = tuple(
+            Prepared(
+                tuple(view[number : number + 1] for view in side.batches),
+                side.mirrored,
+                side.pictures[number : number + 1],
+                side.frames[number : number + 1],
+            )
+            for side in batch.sides
+        )
+        singles.append(Ready((unit,), sides, tuple((side[number],) for side in batch.truth), ()))
+    return singles
+
+
+def head(unit: Unit) -> Row:
+    return {"item": unit.name, "image": unit.samples[0].image, "label": unit.label}
+
+
+def error_row(unit: Unit, reason: str) -> Row:
+    return {**head(unit), "held_out": unit.held_out[0], "method": "", "n": 0, "side": "", "error": reason}
+
+
+def _prepared(sample: Sample, transform: Transform | Foreign, views: Views) -> Prepared:
+    return prepare(Picture(sample.name, path=sample.image), transform, views)
+
+
+def _joined(sides: tuple[Prepared, ...]) -> Prepared:
+    """One batch of single ones."""
+    shapes = {tuple(side.batches[0].shape[1:]) for side in sides}
+    if len(shapes) > 1:
+        found = ", ".join(map(str, sorted(shapes)))
+        raise GamlensError(f"The model's transform gives images of several sizes ({found}): use one size, or batch 1.")
+    return Prepared(
+        tuple(torch.cat(views) for views in zip(*(side.batches for side in sides), strict=True)),
+        sides[0].mirrored,
+        tuple(side.pictures[0] for side in sides),
+        tuple(side.frames[0] for side in sides),
+    )
+
+
+def _truth(sample: Sample, label: int, frame: Frame, kind: str) -> Any:
+    if kind == "segmentation":
+        mask, void = sample.load_mask(label), sample.void()
+        return _mask(mask, frame), torch.zeros(frame.size, dtype=torch.bool) if void is None else _mask(void, frame)
+    boxes = torch.tensor([[b.x0, b.y0, b.x1, b.y1] for b in sample.boxes if b.label == label]).reshape(-1, 4)
+    height, width = sample.size or frame.original
+    scale = torch.tensor([frame.original[1] / width, frame.original[0] / height]).repeat(2)
+    return frame.boxes_in(boxes * scale)
+
+
+def _mask(mask: Any, frame: Frame) -> Tensor:
+    return frame.mask_in(torch.from_numpy(mask.copy()))
