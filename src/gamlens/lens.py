@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -25,6 +25,7 @@ from gamlens.points import OUTPUT, Point
 from gamlens.prepare import Prepared, ViewList, Views, prepare
 from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
 from gamlens.settle import unwrap
+from gamlens.stream import Seen, stream
 from gamlens.trace import Aim, PairTrace, Trace
 
 BATCH = 32
@@ -156,6 +157,41 @@ class Lens:
             for i in range(0, len(items), step)
         )
         return concat([part.explain(method, n, fuse) for part in parts])
+
+    def stream(
+        self,
+        images: Iterable[Any],
+        target: Any = None,
+        *,
+        method: str = "gam",
+        n: int = 2,
+        fuse: Fusion = "mean",
+        score: str = "logit",
+        views: ViewList = (),
+        batch_size: int = 16,
+        workers: int | None = None,
+    ) -> Iterator[Seen]:
+        """Why this class? For images that keep coming: any iterable, read as it is used, results in its order.
+
+        Decoding runs in `workers` threads beside the model. A bad image is a Seen with `.error` and stops nothing.
+        `target`: None for the top class, or classes for every image.
+        """
+        if batch_size < 1:
+            raise GamlensError(f"batch_size={batch_size}: give at least 1.")
+        looks = Views.parse(views)
+
+        def look(ready: Prepared) -> Trace:
+            aims = None if target is None else [target] * len(ready.pictures)
+            return self._trace(ready, aims, n=n, score=score, views=views, keep=False)
+
+        return stream(
+            images,
+            lambda image: prepare(image, self.transform, looks),
+            look,
+            lambda trace: trace.explain(method, n, fuse),
+            batch=batch_size,
+            threads=workers,
+        )
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, views: ViewList = ()) -> PairTrace:
         """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""

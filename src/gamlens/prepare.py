@@ -80,6 +80,28 @@ def prepare(images: Any, transform: Transform | Foreign, views: Views) -> Prepar
     )
 
 
+def join(several: Sequence[Prepared]) -> Prepared:
+    """One of many: their images in one batch a view. They must be of one size."""
+    shapes = {tuple(ready.batches[0].shape[1:]) for ready in several}
+    if len(shapes) > 1:
+        raise GamlensError(
+            f"The transform gives images of several sizes ({', '.join(map(str, sorted(shapes)))}): use one size, or "
+            "one image at a time."
+        )
+    return Prepared(
+        tuple(torch.cat(views) for views in zip(*(ready.batches for ready in several), strict=True)),
+        several[0].mirrored,
+        tuple(picture for ready in several for picture in ready.pictures),
+        tuple(frame for ready in several for frame in ready.frames),
+    )
+
+
+def part(ready: Prepared, number: int) -> Prepared:
+    """One image of a batch."""
+    at = slice(number, number + 1)
+    return Prepared(tuple(b[at] for b in ready.batches), ready.mirrored, ready.pictures[at], ready.frames[at])
+
+
 def _one(picture: Picture, transform: Transform | Foreign, scales: tuple[float, ...]) -> tuple[Frame, list[Tensor]]:
     """One picture at every scale, (C,h,w) each; a tensor, or what a foreign transform gave, is resized."""
     if picture.tensor is not None:

@@ -75,6 +75,12 @@ def make_lens(
     return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
 
 
+def absolute(model: str) -> str:
+    """`file.py:build` as any process finds it."""
+    file, colon, name = model.rpartition(":")
+    return f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
+
+
 def progress(quiet: bool) -> Progress:
     columns = (
         TextColumn("{task.description}"),

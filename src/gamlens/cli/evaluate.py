@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from gamlens.cli.common import Device, Model, Weights, err_console, make_lens, out_console, speaking
+from gamlens.cli.common import Device, Model, Weights, absolute, err_console, make_lens, out_console, speaking
 from gamlens.cli.status import Status
 from gamlens.data import DATASETS, Manifest, hold_out, load, neighbour_pairs, pairs, small
 from gamlens.engine import ENGINES
@@ -86,8 +86,8 @@ def evaluate(
             hold_out=0 if named else int(hold_out_), views=parse_views(views), curves=curves,
         )  # fmt: skip
         where = Engine(engine, workers, address)
-        make = partial(make_lens, model, weights, None, device)
-        lens, dataset = make(), load(data, root, split=split)
+        make = partial(make_lens, absolute(model), weights, None, device)
+        lens, dataset = make(), load(data, root.absolute(), split=split)
         if task == "classification":
             check_classes(lens.labels, dataset)
         items = units(dataset, protocol, chosen=chosen, hold_out=named)[:limit]

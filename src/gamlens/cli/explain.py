@@ -30,6 +30,7 @@ from gamlens.cli.common import (
     speaking,
     tell,
 )
+from gamlens.cli.status import Status
 from gamlens.experiments import files as work
 from gamlens.explanation import file_stem
 from gamlens.scores import CLASS_SCORES, PAIR_SCORES
@@ -60,18 +61,18 @@ def classify(
         results: list[work.FileResult] = []
         recipe = work.Recipe(wanted, method, n, fuse, score)
         steps = work.classify_files(lens, found, recipe, out=out)
-        with progress(json_) as bar:
-            task = bar.add_task("explaining", total=len(found))
+        failed = 0
+        with Status("explaining", len(found)) as status:
             for result in steps:
                 results.append(result)
-                bar.advance(task)
+                failed += bool(result.error)
+                status(len(results), failed)
                 if result.error:
                     tell("error", result.error, "bold red")
         index = out / "index.html"
         if any(not result.error for result in results):
             lead = f"{METHODS[method].title}, the last {n} blocks of `{lens.name}`, {score}."
             render.write(work.page(results, title="Why this class?", lead=lead), index)
-        failed = sum(bool(result.error) for result in results)
         if json_:
             typer.echo(json.dumps([result.record for result in results], indent=2))
         else:

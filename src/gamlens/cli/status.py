@@ -34,7 +34,7 @@ class Status:
     def __call__(self, items: int, errors: int) -> None:
         if self._first is None:
             self._first, self._start = items, time.monotonic()
-            if items and items < self._total:
+            if 1 < items < self._total:
                 tell("note", f"going on after {items} of {self._total} items", "yellow")
         line = self.line(items, errors)
         self._bar.update(self._task, completed=items, description=line)

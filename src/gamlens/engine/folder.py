@@ -83,6 +83,13 @@ class RunFolder:
         self.store.write(f"{PARTS}/{chunk:08d}{self.suffix}", contents)
         self.beat()
 
+    def part(self, chunk: int) -> bytes:
+        """The contents of one finished chunk."""
+        contents = self.store.read(f"{PARTS}/{chunk:08d}{self.suffix}")
+        if contents is None:
+            raise GamlensError(f"Part {chunk} of {self.store.place!r} is gone: give the command again with --fresh.")
+        return contents
+
     def parts(self) -> Iterator[bytes]:
         """The contents of the finished chunks, in order."""
         for name in self.store.names(PARTS):
@@ -120,7 +127,7 @@ class RunFolder:
             self.store.local.mkdir(parents=True, exist_ok=True)
             file = open(self.store.local / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - held while the run lasts
         except OSError as error:
-            raise GamlensError(f"Cannot write to {self.store.place!r}: {error.strerror or error}.") from error
+            raise GamlensError(f"Cannot make the folder {self.store.place!r}: {error.strerror or error}.") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -49,8 +49,6 @@ def run_ray(
             fn_constructor_args=(job, folder.store.place, folder.suffix),
             compute=ray.data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=2),
             batch_size=1,
-            max_restarts=-1,
-            max_task_retries=-1,
             **share,
         )
         seen: set[int] = set()

@@ -14,7 +14,7 @@ from gamlens.errors import GamlensError
 from gamlens.experiments.protocol import Protocol, Unit
 from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture
-from gamlens.prepare import Prepared, Views, prepare
+from gamlens.prepare import Prepared, Views, join, part, prepare
 
 Row = dict[str, Any]
 
@@ -55,7 +55,7 @@ def ready(chunk: Sequence[Unit], transform: Transform | Foreign, protocol: Proto
         truths.append(truth)
     return Ready(
         tuple(good),
-        tuple(_joined(side) for side in zip(*opened, strict=True)),
+        tuple(join(side) for side in zip(*opened, strict=True)),
         tuple(zip(*truths, strict=True)),
         tuple(errors),
     )
@@ -65,15 +65,7 @@ def split(batch: Ready) -> list[Ready]:
     """The items of a batch one by one, to find the one that fails."""
     singles = []
     for number, unit in enumerate(batch.units):
-        sides = tuple(
-            Prepared(
-                tuple(view[number : number + 1] for view in side.batches),
-                side.mirrored,
-                side.pictures[number : number + 1],
-                side.frames[number : number + 1],
-            )
-            for side in batch.sides
-        )
+        sides = tuple(part(side, number) for side in batch.sides)
         singles.append(Ready((unit,), sides, tuple((side[number],) for side in batch.truth), ()))
     return singles
 
@@ -88,20 +80,6 @@ def error_row(unit: Unit, reason: str) -> Row:
 
 def _prepared(sample: Sample, transform: Transform | Foreign, views: Views) -> Prepared:
     return prepare(Picture(sample.name, path=sample.image), transform, views)
-
-
-def _joined(sides: tuple[Prepared, ...]) -> Prepared:
-    """One batch of single ones."""
-    shapes = {tuple(side.batches[0].shape[1:]) for side in sides}
-    if len(shapes) > 1:
-        found = ", ".join(map(str, sorted(shapes)))
-        raise GamlensError(f"The model's transform gives images of several sizes ({found}): use one size, or batch 1.")
-    return Prepared(
-        tuple(torch.cat(views) for views in zip(*(side.batches for side in sides), strict=True)),
-        sides[0].mirrored,
-        tuple(side.pictures[0] for side in sides),
-        tuple(side.frames[0] for side in sides),
-    )
 
 
 def _truth(sample: Sample, label: int, frame: Frame, kind: str) -> Any:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
+import os
+import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gamlens import render
+from gamlens._version import __version__
+from gamlens.engine import Job, RunFolder, run_local
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, file_stem
 from gamlens.fuse import Fusion
-from gamlens.images import EXTENSIONS, Picture, upright
+from gamlens.images import EXTENSIONS, Picture
 from gamlens.lens import Lens
+from gamlens.prepare import Prepared, Views, prepare
+from gamlens.stream import Seen, look_at
 from gamlens.trace import Guess, Trace
 
 PAGE_LIMIT = 200
@@ -40,16 +49,8 @@ class FileResult:
     names: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
     top: tuple[Guess, ...] = ()
-    panels: tuple[render.Panel, ...] = ()
     record: dict[str, Any] = field(default_factory=dict)
     error: str = ""
-
-
-class Look(NamedTuple):
-    """A batch of files, looked at."""
-
-    trace: Trace
-    explanation: Explanation
 
 
 def find_images(places: Sequence[str], *, skip: Path | None = None) -> list[str]:
@@ -77,65 +78,134 @@ def find_images(places: Sequence[str], *, skip: Path | None = None) -> list[str]
     return list(dict.fromkeys(found))
 
 
+@dataclass(frozen=True)
+class File:
+    """An image file and the folder its explanation goes to."""
+
+    path: str
+    folder: str
+
+
+@dataclass
+class Explainer:
+    """A worker: decodes files, explains them and saves each in its folder; a bad one is a row with its error."""
+
+    lens: Lens
+    recipe: Recipe
+    top: int = 5
+    explained: int = 0
+
+    def load(self, items: Sequence[File]) -> tuple[Sequence[File], list[Prepared | GamlensError]]:
+        loaded: list[Prepared | GamlensError] = []
+        for item in items:
+            try:
+                loaded.append(prepare(Picture(Path(item.path).name, path=item.path), self.lens.transform, Views()))
+            except GamlensError as error:
+                loaded.append(error)
+        return items, loaded
+
+    def work(self, loaded: tuple[Sequence[File], list[Prepared | GamlensError]]) -> list[dict[str, Any]]:
+        files = list(enumerate(loaded[0]))
+        rows = []
+        strict = self.explained == 0
+        for seen in look_at(files, loaded[1], self._look, self._explain, strict=strict, top=self.top):
+            row = _row(seen)
+            self.explained += not row["error"]
+            rows.append(row)
+        return rows
+
+    def _look(self, ready: Prepared) -> Trace:
+        recipe = self.recipe
+        aims = [recipe.target] * len(ready.pictures) if recipe.target else None
+        return self.lens._trace(ready, aims, n=recipe.n, score=recipe.score, views=(), keep=False)
+
+    def _explain(self, trace: Trace) -> Explanation:
+        return trace.explain(self.recipe.method, self.recipe.n, self.recipe.fuse)
+
+
 def classify_files(
-    lens: Lens, files: Sequence[str], recipe: Recipe, *, out: Path, batch_size: int = 8, top: int = 5
+    lens: Lens, files: Sequence[str], recipe: Recipe, *, out: Path, batch_size: int = 8, chunk: int = 32
 ) -> Iterator[FileResult]:
-    """Explain each file, `batch_size` at a time, and save it in a folder of its own below `out`.
+    """Explain each file and save it in a folder of its own below `out`; results come as chunks are finished.
 
-    A file that cannot be read, explained or saved is an error of its own; a recipe that fails on the first good file
-    is an error of the call.
+    Broken off, the same call goes on where it was: what it finished lies in `out/.runs` until the end. A file that
+    cannot be read, explained or saved is an error of its own; a recipe that fails on every file is an error.
     """
-    folders = _folders(files, out)
-    explained = 0
-    for start in range(0, len(files), batch_size):
-        good: list[Picture] = []
-        bad: dict[str, str] = {}
-        chunk = files[start : start + batch_size]
-        for file in chunk:
-            try:
-                good.append(Picture(Path(file).name, path=file, pixels=upright(file)))
-            except GamlensError as error:
-                bad[file] = str(error)
-        results: dict[str, FileResult] = {}
-        for group, seen in _looks(lens, good, recipe, first=explained == 0):
-            for number, picture in enumerate(group):
-                file = str(picture.path)
-                try:
-                    if isinstance(seen, GamlensError):
-                        raise seen
-                    results[file] = _saved(seen, number, file, folders[file], top, page=start < PAGE_LIMIT)
-                    explained += 1
-                except GamlensError as error:
-                    bad[file] = f"{file}: {error}"
-        for file in chunk:
-            failed = FileResult(file, record={"file": file, "error": bad.get(file)}, error=bad.get(file, ""))
-            yield results.get(file, failed)
+    items = [File(file, str(folder)) for file, folder in _folders(files, out).items()]
+    about = _about(lens, items, recipe, batch_size, chunk)
+    place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    job = Job(lambda: Explainer(lens, recipe), _encode, chunk, batch_size)
+    with RunFolder(place, about, suffix=".jsonl") as folder:
+        yield from (_result(row) for part in folder.parts() for row in _decode(part))
+        finished = False
+        try:
+            for done in run_local(job, items, folder):
+                yield from (_result(row) for row in _decode(folder.part(done.chunk)))
+            finished = True
+        finally:
+            if finished or not folder.written():
+                shutil.rmtree(place, ignore_errors=True)
+                with suppress(OSError):
+                    place.parent.rmdir()
 
 
-def _looks(
-    lens: Lens, good: list[Picture], recipe: Recipe, *, first: bool
-) -> Iterator[tuple[list[Picture], Look | GamlensError]]:
-    """All together where the model takes them so, else one by one; what fails on the very first file is the call's."""
-    if not good:
-        return
+def _about(lens: Lens, items: Sequence[File], recipe: Recipe, batch: int, chunk: int) -> dict[str, Any]:
+    """What the call is: the same files as they are now, explained in the same way."""
+    state = [[item.path, *_state(item.path)] for item in items]
+    return {
+        "model": lens.name, "weights": lens.weights, "blocks": list(lens.blocks) if lens._binding else [],
+        "recipe": asdict(recipe), "batch": batch, "chunk": chunk, "version": __version__,
+        "files": hashlib.sha256(json.dumps(state).encode()).hexdigest(),
+    }  # fmt: skip
+
+
+def _state(file: str) -> tuple[int, int]:
     try:
-        together = _look(lens, good, recipe)
-    except GamlensError:
-        for number, picture in enumerate(good):
-            try:
-                yield [picture], _look(lens, [picture], recipe)
-            except GamlensError as error:
-                if first and number == 0:
-                    raise
-                yield [picture], error
-    else:
-        yield good, together
+        found = os.stat(file)
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
-def _look(lens: Lens, pictures: list[Picture], recipe: Recipe) -> Look:
-    aims = [recipe.target] * len(pictures) if recipe.target else None
-    trace = lens.trace(pictures, aims, n=recipe.n, score=recipe.score).release()
-    return Look(trace, trace.explain(recipe.method, recipe.n, recipe.fuse))
+def _encode(rows: Sequence[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _decode(part: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in part.splitlines()]
+
+
+def _row(seen: Seen) -> dict[str, Any]:
+    """Save one image's explanation; what is kept of it here is light."""
+    item: File = seen.image
+    error = seen.error
+    if seen.explanation is not None:
+        part = seen.explanation
+        try:
+            part.save(item.folder)
+        except GamlensError as failure:
+            error = str(failure)
+        else:
+            found = zip(part.targets.tolist(), part.names, part.scores.tolist(), strict=True)
+            return {
+                "file": item.path,
+                "folder": item.folder,
+                "top": [vars(guess) for guess in seen.top],
+                "explained": [{"target": target, "name": name, "score": score} for target, name, score in found],
+                "boxes": part.boxes().tolist(),
+                "about": dict(part.about),
+                "error": "",
+            }
+    return {"file": item.path, "error": error if item.path in error else f"{item.path}: {error}"}
+
+
+def _result(row: dict[str, Any]) -> FileResult:
+    record = {key: value for key, value in row.items() if key != "error" or value}
+    if row["error"]:
+        return FileResult(row["file"], record=record, error=row["error"])
+    explained = row["explained"]
+    names, scores = tuple(one["name"] for one in explained), tuple(one["score"] for one in explained)
+    return FileResult(row["file"], row["folder"], names, scores, tuple(Guess(**guess) for guess in row["top"]), record)
 
 
 def page(results: Sequence[FileResult], *, title: str, lead: str) -> render.Page:
@@ -146,33 +216,18 @@ def page(results: Sequence[FileResult], *, title: str, lead: str) -> render.Page
             sections.append(render.Section(result.file, (render.Text(f"**Not explained.** {result.error}"),)))
             continue
         guesses = tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in result.top)
-        sections.append(render.Section(result.file, (render.Grid((result.panels,)), render.Bars(guesses))))
+        sections.append(render.Section(result.file, (render.Grid((_panels(result),)), render.Bars(guesses))))
     return render.Page(title, lead, tuple(sections))
 
 
-def _saved(seen: Look, number: int, file: str, folder: Path, top: int, *, page: bool) -> FileResult:
-    """Save one image's rows; what is kept of them is light."""
-    part = seen.explanation[seen.explanation.index == number]
-    part.save(str(folder))
-    guesses, scores = tuple(seen.trace.top(top)[number]), tuple(part.scores.tolist())
-    rows = zip(part.targets.tolist(), part.names, scores, strict=True)
-    record = {
-        "file": file,
-        "folder": str(folder),
-        "top": [vars(guess) for guess in guesses],
-        "explained": [{"target": target, "name": name, "score": score} for target, name, score in rows],
-        "boxes": part.boxes().tolist(),
-        "about": dict(part.about),
-    }
-    return FileResult(file, str(folder), tuple(part.names), scores, guesses, _panels(part) if page else (), record)
-
-
-def _panels(part: Explanation) -> tuple[render.Panel, ...]:
+def _panels(result: FileResult) -> tuple[render.Panel, ...]:
+    """The photo and its overlays, read back small."""
+    saved = Explanation.load(result.folder)
     shown = [
-        render.Panel(_small(part.overlay(row)), name, f"score {part.scores[row]:.3g}", f"{name}: saliency")
-        for row, name in enumerate(part.names)
+        render.Panel(_small(saved.overlay(row)), name, f"score {saved.scores[row]:.3g}", f"{name}: saliency")
+        for row, name in enumerate(saved.names)
     ]
-    return (render.Panel(_small(part.image()), "Photo"), *shown)
+    return (render.Panel(_small(saved.image()), "Photo"), *shown)
 
 
 def _below(file: str, folder: Path | None) -> bool:
