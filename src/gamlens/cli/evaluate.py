@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from gamlens.cli.common import Device, Model, Weights, err_console, make_lens, out_console, progress, speaking
-from gamlens.data import DATASETS, Manifest, hold_out, load, neighbour_pairs, pairs, small
+from gamlens.data import DATASETS, Manifest, align, hold_out, load, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.experiments import results, tables
 from gamlens.experiments.evaluate import evaluate as measure
@@ -17,7 +17,6 @@ from gamlens.experiments.protocol import (
     CHOICES,
     KINDS,
     Protocol,
-    check_classes,
     numbers,
     parse_list,
     parse_views,
@@ -72,7 +71,7 @@ def evaluate(
             lens.transform = lens.transform.using(input)
         dataset = load(data, root, split=split)
         if task == "classification":
-            check_classes(lens.labels, dataset)
+            dataset = align(dataset, lens.labels)
         items = units(dataset, protocol)[:limit]
         rows: list[results.Row] = []
         with progress(False) as bar:
