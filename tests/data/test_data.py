@@ -8,7 +8,7 @@ import pytest
 from gamlens import data
 from gamlens.errors import GamlensError
 
-HELPERS = {"files", "sample", "subsets"}
+HELPERS = {"classes", "files", "sample", "subsets"}
 ARRAYS = {"mnist"}
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gamlens.cli.common import Device, Model, Weights, absolute, err_console, make_lens, out_console, speaking
 from gamlens.cli.status import Status
-from gamlens.data import DATASETS, Manifest, hold_out, load, neighbour_pairs, pairs, small
+from gamlens.data import DATASETS, Manifest, align, hold_out, load, neighbour_pairs, pairs, small
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, near
 from gamlens.experiments import results, tables
@@ -20,7 +20,6 @@ from gamlens.experiments.protocol import (
     CHOICES,
     KINDS,
     Protocol,
-    check_classes,
     numbers,
     parse_list,
     parse_views,
@@ -89,7 +88,7 @@ def evaluate(
         make = partial(make_lens, absolute(model), weights, None, device)
         lens, dataset = make(), load(data, root.absolute(), split=split)
         if task == "classification":
-            check_classes(lens.labels, dataset)
+            dataset = align(dataset, lens.labels)
         items = units(dataset, protocol, chosen=chosen, hold_out=named)[:limit]
         manifests = {"items": chosen, "hold_out": named}
         about = {"manifests": {name: m.fingerprint() for name, m in manifests.items() if m}, "split": split}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gamlens.data.chestxray import chestxray
+from gamlens.data.classes import align, match
 from gamlens.data.coco import coco
 from gamlens.data.files import Root
 from gamlens.data.folder import folder
@@ -57,6 +58,7 @@ __all__ = [
     "MaskSource",
     "Reader",
     "Sample",
+    "align",
     "chestxray",
     "coco",
     "find",
@@ -64,6 +66,7 @@ __all__ = [
     "hold_out",
     "ilsvrc",
     "load",
+    "match",
     "mnist",
     "narrow",
     "neighbour_pairs",

@@ -5,6 +5,7 @@ Ray Data hands the chunks out and retries what a lost worker was doing; a chunk 
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import queue
@@ -18,7 +19,7 @@ from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
 
 QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
-         "RAY_TRAIN_V2_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
+         "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
 
 
 def run_ray(
@@ -92,6 +93,7 @@ def _ray() -> Any:
         import ray.data
     except ImportError as error:
         raise GamlensError("The engine ray needs Ray: pip install 'gamlens[cluster]'.") from error
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray
 
 

@@ -107,17 +107,6 @@ def units(
     return found
 
 
-def check_classes(labels: Sequence[str], dataset: Dataset) -> None:
-    """An error where the model's classes cannot be the data set's: labels are compared by their number."""
-    named = [name for name in dataset.classes if not name.isdigit()]
-    if labels and named and len(labels) != len(dataset.classes):
-        raise GamlensError(
-            f"The model has {len(labels)} classes ({', '.join(labels[:3])}, ...), {dataset.name} has "
-            f"{len(dataset.classes)} ({', '.join(dataset.classes[:3])}, ...): use a model of these classes, or task "
-            "cosine or dot."
-        )
-
-
 def _class_units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
     found = []
     for sample in sorted(dataset.samples, key=lambda sample: sample.name):

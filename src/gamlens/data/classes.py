@@ -1,0 +1,95 @@
+"""Class names of a data set and of a model, matched: the same thing has other names in VOC and in COCO."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from gamlens.data.sample import Dataset, Mask, MaskSource, Sample
+from gamlens.errors import GamlensError, GamlensWarning
+
+SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "aeroplane": "airplane",
+        "diningtable": "dining table",
+        "motorbike": "motorcycle",
+        "pottedplant": "potted plant",
+        "sofa": "couch",
+        "tvmonitor": "tv",
+    }
+)
+
+
+@dataclass(frozen=True)
+class RenumberedMask:
+    """A mask whose labels have other numbers: `numbers` gives the mask's own."""
+
+    mask: MaskSource
+    numbers: Mapping[int, int]
+
+    def read(self, label: int) -> Mask:
+        return self.mask.read(self.numbers[label])
+
+    def void(self) -> Mask | None:
+        return self.mask.void()
+
+
+def match(classes: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
+    """Index of a data set's class -> index of the model's label of that name; a name that comes twice matches none.
+
+    Capitals, `_` and `-` do not count, and VOC's names equal COCO's.
+
+    >>> match(["tv", "cat", "zebra"], ["cat", "tvmonitor"])
+    {0: 1, 1: 0}
+    """
+    theirs, ours = ([_plain(name) for name in names] for names in (classes, labels))
+    once = {name for names in (theirs, ours) for name, count in Counter(names).items() if count > 1}
+    where = {name: index for index, name in enumerate(ours) if name not in once}
+    return {index: where[name] for index, name in enumerate(theirs) if name in where}
+
+
+def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
+    """The data set with the model's class numbers, without the objects of classes that the model does not have.
+
+    As it is where the model or the data set has no names, or where both have as many classes and no name that both
+    have stands elsewhere. A warning where classes are left out, an error where none is shared.
+    """
+    if not labels or all(name.isdigit() for name in dataset.classes):
+        return dataset
+    found = match(dataset.classes, labels)
+    if len(labels) == len(dataset.classes) and all(theirs == ours for theirs, ours in found.items()):
+        return dataset
+    if not found:
+        raise GamlensError(
+            f"The model has {len(labels)} classes ({', '.join(labels[:3])}, ...), {dataset.name} has "
+            f"{len(dataset.classes)} ({', '.join(dataset.classes[:3])}, ...), and no name is in both: use a model of "
+            "these classes, or task cosine or dot."
+        )
+    if len(found) < len(dataset.classes):
+        missing = [name for index, name in enumerate(dataset.classes) if index not in found]
+        warnings.warn(
+            f"{len(found)} of the {len(dataset.classes)} classes of {dataset.name} are the model's; left out: "
+            f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}.",
+            GamlensWarning,
+            stacklevel=2,
+        )
+    back = MappingProxyType({ours: theirs for theirs, ours in found.items()})
+    samples = tuple(_renumbered(sample, found, back) for sample in dataset)
+    return replace(dataset, classes=tuple(labels), samples=samples)
+
+
+def _renumbered(sample: Sample, found: Mapping[int, int], back: Mapping[int, int]) -> Sample:
+    return replace(
+        sample,
+        labels=tuple(sorted(found[label] for label in sample.labels if label in found)),
+        boxes=tuple(replace(box, label=found[box.label]) for box in sample.boxes if box.label in found),
+        mask=sample.mask and RenumberedMask(sample.mask, back),
+    )
+
+
+def _plain(name: str) -> str:
+    plain = " ".join(name.lower().replace("_", " ").replace("-", " ").split())
+    return SYNONYMS.get(plain, plain)
