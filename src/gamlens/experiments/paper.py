@@ -94,10 +94,18 @@ PAPER: dict[Key, dict[str, tuple[float | None, float | None]]] = {
 
 
 def paper(task: str, data: str, subset: str, metric: str, model: str, method: str, n: int) -> float | None:
-    """The paper's number, of the same model where it has one, else of its ResNet-101."""
+    """The paper's number, of the same model where it has one, else of its ResNet-101, TResNet or CheXNet."""
+    found = paper_of(task, data, subset, metric, model, method, n)
+    return None if found is None else found[1]
+
+
+def paper_of(
+    task: str, data: str, subset: str, metric: str, model: str, method: str, n: int
+) -> tuple[str, float] | None:
+    """The paper's number and the model it is of."""
     names = [key[4] for key in PAPER if model.lower().startswith(key[4])] + ["resnet101", "tresnet", "chexnet"]
     for name in names:
         found = PAPER.get((task, data, subset, metric, name), {}).get(method)
         if found is not None and n in (1, 2):
-            return found[n - 1]
+            return name, found[n - 1]
     return None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gamlens import metrics
 from gamlens.errors import GamlensError
-from gamlens.experiments.paper import paper
+from gamlens.experiments.paper import paper_of
 from gamlens.experiments.results import Columns, Run
 from gamlens.methods import METHODS
 from gamlens.metrics import Better, Difference, Interval
@@ -43,6 +43,7 @@ class Cell:
     threshold: float | None = None
     left_out: int = 0
     paper: float | None = None
+    paper_model: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Sco
 def _cell(run: Run, method: str, n: int, score: Score) -> Cell:
     about, protocol = run.about, run.about["protocol"]
     where = (protocol["task"], about["data"], protocol["subset"])
-    known = paper(*where, score.metric, about["model"], method, n)
+    name, known = paper_of(*where, score.metric, about["model"], method, n) or ("", None)
     value = metrics.bootstrap(score.values)
-    return Cell(*where, about["model"], score.metric, method, n, value, score.threshold, score.left_out, known)
+    return Cell(*where, about["model"], score.metric, method, n, value, score.threshold, score.left_out, known, name)
 
 
 def _objective(columns: Columns, confidence: str) -> list[Score]:
@@ -186,8 +187,9 @@ def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int],
         one, two = mine.get((method, 1)), mine.get((method, 2))
         gain = metrics.improvement(one.value.mean, two.value.mean, BETTER[metric]) if one and two else float("nan")
         line.append(f"{gain:+.1f} %" if gain == gain else "")
-    known = [mine[method, n].paper for n in (1, 2) if (method, n) in mine]
-    return [*line, " / ".join(f"{value:g}" for value in known if value is not None)]
+    known = [mine[method, n] for n in (1, 2) if (method, n) in mine and mine[method, n].paper is not None]
+    numbers = " / ".join(f"{cell.paper:g}" for cell in known)
+    return [*line, f"{numbers} ({known[0].paper_model})" if known else ""]
 
 
 def _shown(cell: Cell | None) -> str:
