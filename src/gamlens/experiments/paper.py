@@ -106,6 +106,7 @@ def paper_of(
     names = [key[4] for key in PAPER if model.lower().startswith(key[4])] + ["resnet101", "tresnet", "chexnet"]
     for name in names:
         found = PAPER.get((task, data, subset, metric, name), {}).get(method)
-        if found is not None and n in (1, 2):
-            return name, found[n - 1]
+        value = found[n - 1] if found is not None and n in (1, 2) else None
+        if value is not None:
+            return name, value
     return None
