@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.table import Table
 
+from gamlens import METHODS
 from gamlens.cli.common import Device, Model, Weights, absolute, err_console, make_lens, out_console, speaking
 from gamlens.cli.status import Status
 from gamlens.data import DATASETS, Manifest, align, hold_out, load, neighbour_pairs, pairs, small
@@ -55,7 +57,7 @@ def evaluate(
     input: Annotated[str, typer.Option(help=_choice("input", "How an image becomes the input"))] = "squash",
     fill: Annotated[str, typer.Option(help=_choice("fill", "What hidden pixels become"))] = "black",
     masked: Annotated[str, typer.Option(help=_choice("masked", "Pairs: which images are masked"))] = "one",
-    box: Annotated[str, typer.Option(help=_choice("box", "The predicted box"))] = "all",
+    box_: Annotated[str, typer.Option("--box", help=_choice("box", "The predicted box"))] = "all",
     pairs_: Annotated[str, typer.Option("--pairs", help=_choice("pairs", "How pairs are chosen"))] = "drawn",
     seed: Annotated[int, typer.Option(help="Of the drawn pairs.")] = 0,
     hold_out_: Annotated[
@@ -81,7 +83,7 @@ def evaluate(
         named = None if hold_out_.isdigit() else Manifest.load(hold_out_)
         chosen = Manifest.load(items_) if items_ else None
         protocol = Protocol(
-            kind, task, parse_list(methods), numbers(n), subset, input, fill, masked, box, pairs_, seed,
+            kind, task, parse_list(methods), numbers(n), subset, input, fill, masked, box_, pairs_, seed,
             hold_out=0 if named else int(hold_out_), views=parse_views(views), curves=curves,
         )  # fmt: skip
         where = Engine(engine, workers, address)
@@ -120,12 +122,15 @@ def table(
         if confidence not in ("logit", "probability"):
             raise GamlensError(f"--confidence is logit or probability, not {confidence!r}.")
         read = [results.read(run) for run in runs]
+        if first not in METHODS:
+            raise GamlensError(f"There is no method {first!r}: {near(first, METHODS)}")
         found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
         pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
         _show(found)
-        if pairs:
-            header, lines = tables.contest_rows(pairs)
-            _print("Item by item, at the same n", header, lines)
+        for name in dict.fromkeys(_where(contest) for contest in pairs):
+            header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
+            title = f"{METHODS[first].title} against the others, item by item: {name}"
+            _print(title, ("metric", *header[4:5], *header[6:]), [(line[3], line[4], *line[6:]) for line in lines])
         errors = sum(len(run.errors) for run in read)
         out_console.print(f"{errors} items with errors are left out.", highlight=False)
         if out is not None:
@@ -162,11 +167,17 @@ def subset(
 
 
 def _show(found: list[tables.Cell]) -> None:
-    _print("", *tables.rows_of(found))
+    for name in dict.fromkeys(_where(cell) for cell in found):
+        _print(name, *tables.tall([cell for cell in found if _where(cell) == name]))
+
+
+def _where(found: tables.Cell | tables.Contest) -> str:
+    small = "" if found.subset == "all" else f", the smallest {found.subset} %"
+    return f"{found.model} on {found.data}{small}, {found.task}"
 
 
 def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    shown = Table(*header, title=title or None, title_justify="left")
+    shown = Table(*header, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for line in lines:
         shown.add_row(*line)
     out_console.print(shown)

@@ -181,6 +181,23 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
     return (*header, *controls), lines
 
 
+def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The same numbers for a narrow screen: one line a metric and method."""
+    ns = sorted({cell.n for cell in found if cell.n > 0})
+    gain = {1, 2} <= set(ns)
+    header = ("metric", "method", *(f"n={n}" for n in ns), *(("Impr.",) if gain else ()), "paper")
+    lines = []
+    for key in dict.fromkeys((c.task, c.data, c.subset, c.model, c.metric) for c in found):
+        mine = {(c.method, c.n): c for c in found if (c.task, c.data, c.subset, c.model, c.metric) == key}
+        for method, n in dict.fromkeys((method, min(n, 1)) for method, n in mine):
+            if n:
+                lines.append((key[4], METHODS[method].title, *_method_cells(mine, method, ns, key[4])))
+            else:
+                empty = [""] * (len(header) - 3)
+                lines.append((key[4], f"{method} (control)", _shown(mine[method, 0]), *empty))
+    return header, lines
+
+
 def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int], metric: str) -> list[str]:
     line = [_shown(mine.get((method, n))) for n in ns]
     if {1, 2} <= set(ns):
