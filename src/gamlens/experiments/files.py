@@ -13,7 +13,7 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, file_stem
 from gamlens.fuse import Fusion
 from gamlens.images import EXTENSIONS, Picture, upright
-from gamlens.lens import Lens
+from gamlens.lens import Lens, reach
 from gamlens.trace import Guess, Trace
 
 PAGE_LIMIT = 200
@@ -134,7 +134,7 @@ def _looks(
 
 def _look(lens: Lens, pictures: list[Picture], recipe: Recipe) -> Look:
     aims = [recipe.target] * len(pictures) if recipe.target else None
-    trace = lens.trace(pictures, aims, n=recipe.n, score=recipe.score).release()
+    trace = lens._trace(pictures, aims, n=reach(recipe.method, recipe.n), score=recipe.score, views=(), keep=False)
     return Look(trace, trace.explain(recipe.method, recipe.n, recipe.fuse))
 
 
