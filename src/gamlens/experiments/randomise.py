@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
@@ -75,11 +75,11 @@ def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[Part, ...]
     return found
 
 
-def states(lens: Lens, found: Iterable[Part], *, seed: int = 0) -> Iterator[State]:
+def states(lens: Lens, found: Iterable[Part], *, seed: int = 0, modes: Sequence[str] = MODES) -> Iterator[State]:
     """Every state of one copy, one after another: a state holds until the next is asked for."""
     chosen, work = tuple(found), twin(lens)
     saved = {name: tensor.detach().clone() for name, tensor in work._inner.state_dict().items()}
-    for mode in MODES:
+    for mode in modes:
         work._inner.load_state_dict(saved)
         for step, part in enumerate(chosen, 1):
             if mode != MODES[0]:

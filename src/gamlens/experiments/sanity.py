@@ -88,6 +88,7 @@ def parameters(
     *,
     groups: Sequence[int] | None = None,
     seed: int = 0,
+    modes: Sequence[str] = MODES,
     keep: int = 20,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
@@ -104,7 +105,7 @@ def parameters(
         original = {name: maps.cpu() for name, maps in make(lens).items()}
         features = describe(original)
         shown, rows = {("", 0): {name: maps[:keep] for name, maps in original.items()}}, []
-        for state in states(lens, found, seed=seed):
+        for state in states(lens, found, seed=seed, modes=modes):
             tell(f"{state.mode}: {state.part}")
             maps = {name: values.cpu() for name, values in make(state.lens).items()}
             shown[state.mode, state.step] = {name: values[:keep] for name, values in maps.items()}
