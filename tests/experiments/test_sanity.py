@@ -187,12 +187,14 @@ def test_files(outcome, tmp_path):
 MODEL = """
 import torch
 from torch import nn
+from gamlens import Lens, Transform
 def build():
     torch.manual_seed(0)
     def stage(a, b):
         return nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU())
-    return nn.Sequential(stage(3, 8), stage(8, 12), stage(12, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                         nn.Linear(16, 5)).eval()
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)
+    net = nn.Sequential(stage(3, 8), stage(8, 12), stage(12, 16), *head)
+    return Lens(net.eval(), transform=Transform((64, 64)))
 """
 
 
@@ -216,7 +218,7 @@ def test_command(folder):
     assert "Edge detector (control)" in result.stdout
     assert "1.00 >" in result.stdout
     assert (folder / "out" / "curves.png").is_file()
-    result = invoke(folder, str(folder / "*.png"), "--pairs", "--methods", "gam", "-n", "1", "--json")
+    result = invoke(folder, str(folder / "*.png"), "--pairs", "--methods", "gam", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["score"] == "cosine"
