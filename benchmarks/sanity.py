@@ -1,7 +1,8 @@
 """Parameter randomisation on the real ResNet-50 and 20 images spread over the shared ILSVRC sample.
 
 The same as `gamlens sanity parameters --model benchmarks/real.py:resnet50 IMAGES`, with the images chosen here:
-every 50th by file name, each explained for its true class. Half an hour on two cores.
+every 50th by file name, each explained for its true class. Needs torch and torchvision only; a minute or two on a GPU,
+half an hour on two cores.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pairs", action="store_true", help="similarity of two images of a class, cosine")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, default=Path("gamlens-sanity"))
     parser.epilog = "example: python benchmarks/sanity.py --images 20 --out sanity"
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)  # tiny numbers of random networks are slow on CPUs
-    lens, every = real.lens("resnet50"), real.samples("ILSVRC")
+    lens, every = real.lens("resnet50").to(options.device), real.samples("ILSVRC")
     chosen = spread(every, options.images, pairs=options.pairs)
     shown = [Picture(file.name, path=str(file)) for file, _ in chosen]
     found = parts(lens, sanity_maps.batch_of(lens, shown[:1]), pairs=options.pairs)
     if options.pairs:
-        make = sanity_maps.of_pairs(lens, shown[::2], shown[1::2], METHODS, n=options.n, batch=5)
+        make = sanity_maps.of_pairs(lens, shown[::2], shown[1::2], METHODS, n=options.n, batch=options.batch)
     else:
         labels = [label for _, label in chosen]
-        make = sanity_maps.of_classes(lens, shown, METHODS, target=labels, n=options.n, batch=5)
+        make = sanity_maps.of_classes(lens, shown, METHODS, target=labels, n=options.n, batch=options.batch)
     groups = [number // 2 if options.pairs else number for number in range(len(shown))]
     names = [picture.name for picture in shown]
     tell = lambda text: print(text, flush=True)  # noqa: E731

@@ -58,7 +58,7 @@ def parameters(
             raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
         sanity.check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
         lens = make_lens(model, weights, blocks, device)
-        found = parts(lens, lens._fit(sanity_maps.batch_of(lens, pictures[:1]), own=False), pairs=pairs)
+        found = parts(lens, sanity_maps.batch_of(lens, pictures[:1]), pairs=pairs)
         if pairs:
             make = sanity_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
         else:

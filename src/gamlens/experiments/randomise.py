@@ -122,7 +122,7 @@ def _order(lens: Lens, image: Tensor, points: list[Point]) -> tuple[dict[str, in
             hook = at.register_forward_pre_hook(stamp) if point.reads_input else at.register_forward_hook(stamp)
             stack.callback(hook.remove)
         try:
-            model(image)
+            model(lens._fit(image, own=True))
         except Exception as error:
             raise failed(f"an image of shape {tuple(image.shape)}", error) from error
     previous = 0
