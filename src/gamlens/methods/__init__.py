@@ -49,7 +49,7 @@ METHODS: dict[str, Method] = {
     "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM"),
     "vdsn": Method(vdsn, "pair", "VDSN"),
     "input_gradient": Method(input_gradient, "input", "Input gradient"),
-    "guided_backprop": Method(guided_backprop, "input", "Guided backpropagation", during=Guided),
+    "guided_backprop": Method(guided_backprop, "input", "Guided backprop", during=Guided),
 }
 
 
