@@ -107,6 +107,13 @@ def vdsn(h, other):
     return total
 
 
+def input_gradient(pixels, g):
+    """Simonyan et al.: the largest |gradient| over the colours, one pixel at a time."""
+    return np.array(
+        [[max(abs(g[c, i, j]) for c in range(len(g))) for j in range(g.shape[2])] for i in range(g.shape[1])]
+    )
+
+
 METHODS = {
     "gam": gam,
     "grad_cam": grad_cam,
@@ -116,6 +123,8 @@ METHODS = {
     "hires_cam": hires_cam,
     "xgrad_cam": xgrad_cam,
     "vdsn": vdsn,
+    "input_gradient": input_gradient,
+    "guided_backprop": input_gradient,
 }
 
 

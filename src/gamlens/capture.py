@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,15 +148,19 @@ def forward(
     *,
     embedding: Point | None = None,
     precision: torch.dtype | None = None,
+    during: AbstractContextManager[Any] | None = None,
 ) -> Tail:
-    """Run `model` once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output, in the graph."""
+    """Run `model` once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output, in the graph.
+
+    The forward runs under the context `during`, which may change how gradients come back.
+    """
     model = unwrap(model)
     reader = _Reader(model, blocks, embedding)
     with settled(model), reader.attached():
         batch = batch.clone() if batch.is_inference() else batch
         amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
         try:
-            with amp:
+            with amp, during or nullcontext():
                 output = model(batch)
         except GamlensError:
             raise

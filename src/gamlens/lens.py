@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gamlens import capture, models, scores, targets
+from gamlens import capture, methods, models, scores, targets
 from gamlens._version import __version__
 from gamlens.capture import Tail
 from gamlens.errors import GamlensError, near
@@ -20,8 +20,9 @@ from gamlens.explanation import NO_CLASS, Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion
 from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
+from gamlens.methods import Method
 from gamlens.models import Binding, Layout, Network, Output, pick
-from gamlens.points import OUTPUT, Point
+from gamlens.points import OUTPUT, PIXELS, Point
 from gamlens.prepare import Prepared, ViewList, Views, prepare
 from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
 from gamlens.settle import unwrap
@@ -29,6 +30,7 @@ from gamlens.stream import Seen, stream
 from gamlens.trace import Aim, PairTrace, Trace
 
 BATCH = 32
+Reach = int | None | Method  # the last n blocks, all of them, or the pixels under an `input` method
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -147,13 +149,14 @@ class Lens:
         """Why this class? Trace and explain: a tensor in one forward, other images 32 at a time, or `batch_size`."""
         if batch_size is not None and batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
+        wanted = reach(method, n)
         items: Any = images if isinstance(images, Tensor) and batch_size is None else list(pictures(images))
         step = batch_size or (BATCH if isinstance(items, list) else len(items))
         if len(items) <= step or items is images:
-            return self._trace(items, target, n=n, score=score, views=views, keep=False).explain(method, n, fuse)
+            return self._trace(items, target, n=wanted, score=score, views=views, keep=False).explain(method, n, fuse)
         aims = targets.per_image(target, len(items))
         parts = (
-            self._trace(items[i : i + step], aims[i : i + step], n=n, score=score, views=views, keep=False)
+            self._trace(items[i : i + step], aims[i : i + step], n=wanted, score=score, views=views, keep=False)
             for i in range(0, len(items), step)
         )
         return concat([part.explain(method, n, fuse) for part in parts])
@@ -182,7 +185,7 @@ class Lens:
 
         def look(ready: Prepared) -> Trace:
             aims = None if target is None else [target] * len(ready.pictures)
-            return self._trace(ready, aims, n=n, score=score, views=views, keep=False)
+            return self._trace(ready, aims, n=reach(method, n), score=score, views=views, keep=False)
 
         return stream(
             images,
@@ -209,7 +212,7 @@ class Lens:
         views: ViewList = (),
     ) -> PairExplanation:
         """Why similar? Both maps of each pair. `score`: "cosine", "dot", or a callable on two embeddings (P,D)."""
-        pair = self.trace_pair(x, y, n=n, views=views)
+        pair = self._trace_pair(x, y, n=reach(method, n), views=views)
         pair.sides(score, keep=False)
         return pair.release().explain(method, n, fuse, score=score)
 
@@ -220,7 +223,7 @@ class Lens:
         images: Any,
         target: Any,
         *,
-        n: int | None,
+        n: Reach,
         score: str | scores.OutputScore,
         views: ViewList,
         keep: bool,
@@ -241,7 +244,7 @@ class Lens:
         seen = tuple(View(*pair) for pair in zip(rows[1:], ready.mirrored[1:], strict=True))
         return Trace(replace(rows[0], views=seen), None, name, self.multi_label)
 
-    def _trace_pair(self, x: Any, y: Any, *, n: int | None, views: ViewList) -> PairTrace:
+    def _trace_pair(self, x: Any, y: Any, *, n: Reach, views: ViewList) -> PairTrace:
         looks = Views.parse(views)
         sides = [self._prepared(side, looks) for side in (x, y)]
         counts = [len(side.pictures) for side in sides]
@@ -260,7 +263,7 @@ class Lens:
         """Images decoded and transformed; what is prepared already is taken as it is."""
         return images if isinstance(images, Prepared) else prepare(images, self.transform, looks)
 
-    def _aim(self, batch: Tensor, n: int | None, score: str, origin: Origin) -> Aim:
+    def _aim(self, batch: Tensor, n: Reach, score: str, origin: Origin) -> Aim:
         """One forward, ready to be asked for classes."""
         rule = scores.find_class_score(score, multi_label=self.multi_label)
         tail = self._forward(batch, n)
@@ -269,7 +272,7 @@ class Lens:
             values = rule(wide(output))
         return Aim(tail, output.detach(), values, _size(batch), origin, score, self.multi_label)
 
-    def _rows(self, batch: Tensor, n: int | None, score: scores.OutputScore, origin: Origin) -> Rows:
+    def _rows(self, batch: Tensor, n: Reach, score: scores.OutputScore, origin: Origin) -> Rows:
         """One forward and backward of a score that is a function of the model's output."""
         tail = self._forward(batch, n)
         with torch.inference_mode(False), torch.enable_grad():
@@ -280,7 +283,7 @@ class Lens:
         index = tuple(range(len(batch)))
         return Rows(tail.activations(), gradients, value.detach(), none, index, _size(batch), origin)
 
-    def _pair(self, x: Tensor, y: Tensor, pairs: int, n: int | None, origins: tuple[Origin, Origin]) -> PairTrace:
+    def _pair(self, x: Tensor, y: Tensor, pairs: int, n: Reach, origins: tuple[Origin, Origin]) -> PairTrace:
         """One look at both sides: one forward, or two where their sizes differ."""
         batches = [self._fit(side if len(side) == pairs else side.repeat(pairs, 1, 1, 1), own=False) for side in (x, y)]
         if batches[0].shape == batches[1].shape:
@@ -291,10 +294,13 @@ class Lens:
             embeddings = self._embeddings(tails, (slice(None), slice(None)), pairs)
         return PairTrace(tails, embeddings, origins, (_size(batches[0]), _size(batches[1])))
 
-    def _forward(self, batch: Tensor, n: int | None, *, embedding: bool = False) -> Tail:
+    def _forward(self, batch: Tensor, n: Reach, *, embedding: bool = False) -> Tail:
         names = [str(point) for point in self._bound(batch).points]
-        wanted = [Point.parse(name) for name in last_blocks(names, len(names) if n is None else n)]
-        tail = self._look(batch, wanted, embedding=embedding)
+        if isinstance(n, Method):
+            tail = self._look(batch, [PIXELS], embedding=embedding, during=n.during())
+        else:
+            wanted = [Point.parse(name) for name in last_blocks(names, len(names) if n is None else n)]
+            tail = self._look(batch, wanted, embedding=embedding)
         for name, block in tail.blocks.items():
             if not bool(block.detach().isfinite().all()):
                 raise GamlensError(
@@ -303,12 +309,21 @@ class Lens:
                 )
         return tail
 
-    def _look(self, batch: Tensor, blocks: Sequence[Point], *, embedding: bool = False) -> Tail:
+    def _look(
+        self,
+        batch: Tensor,
+        blocks: Sequence[Point],
+        *,
+        embedding: bool = False,
+        during: AbstractContextManager[Any] | None = None,
+    ) -> Tail:
         """One forward that keeps `blocks`, and the embedding where it is asked for."""
         place = Point.parse(self.embedding) if embedding else None
         whole = place is not None and str(place) == OUTPUT and not capture.has_output_module(self._inner)
         precision = PRECISIONS[self.precision]
-        tail = capture.forward(self.model, batch, blocks, embedding=None if whole else place, precision=precision)
+        tail = capture.forward(
+            self.model, batch, blocks, embedding=None if whole else place, precision=precision, during=during
+        )
         return replace(tail, embedding=pick(tail.output, self._output)) if whole else tail
 
     def _class_scores(self, tail: Tail, count: int) -> Tensor:
@@ -392,6 +407,12 @@ def _labels(labels: Any) -> tuple[str, ...]:
     if not found or not all(isinstance(label, str) for label in found):
         raise GamlensError(f"labels= is a list of class names in the order of the classes; found {labels!r:.80}.")
     return found
+
+
+def reach(method: str, n: int) -> Reach:
+    """What a method reads: the last n blocks, or the pixels in a pass of its own."""
+    entry = methods.find(method)
+    return entry if entry.kind == "input" else n
 
 
 def _size(batch: Tensor) -> tuple[int, int]:

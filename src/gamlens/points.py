@@ -55,6 +55,10 @@ class Point:
         return ":".join((self.module, *steps, *((NHWC,) if self.channels_last else ())))
 
 
+PIXELS = Point("", reads_input=True)
+"""What the whole model reads: the image."""
+
+
 def function_name(func: Any) -> str:
     """The plain name of a torch function: `relu` for F.relu, torch.relu_ and Tensor.relu; `add` for +."""
     name = str(getattr(func, "__name__", func))

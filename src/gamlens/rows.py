@@ -17,6 +17,7 @@ from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.explanation import Explanation
 from gamlens.geometry import Frame
 from gamlens.images import Picture
+from gamlens.points import PIXELS
 
 HIDDEN_SHARE = 0.5
 USUAL = 2
@@ -98,7 +99,12 @@ class Rows:
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
         """The method's map at a block's own size, neither resized nor normalised: (R,h,w)."""
         entry = methods.find(method)
-        if entry.kind != "block":
+        if entry.kind == "input" and str(PIXELS) not in self.gradients:
+            raise GamlensError(
+                f"Method {method!r} needs the gradient by the pixels, a pass of its own through the whole network: use "
+                f"lens.classify(..., method={method!r}) or lens.compare."
+            )
+        if entry.kind == "pair":
             raise GamlensError(
                 f"Method {method!r} is of kind {entry.kind!r} and has no map of one image: use compare or trace_pair."
             )
@@ -119,7 +125,8 @@ class Rows:
         return Evidence(positive, negative, negative.abs() >= positive)
 
     def explain(self, method: str, n: int, how: fuse.Fusion, *, given: Tensor | None = None) -> Explanation:
-        """Resize, normalise and fuse the maps of the last n blocks."""
+        """Resize, normalise and fuse the maps of the last n blocks; an `input` method has one map, of the pixels."""
+        n, how = (1, "mean") if methods.find(method).kind == "input" else (n, how)
         names = last_blocks(tuple(self.gradients), n)
         blocks: dict[str, Tensor] = {}
         flat: dict[str, Tensor] = {}

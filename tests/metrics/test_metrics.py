@@ -9,7 +9,7 @@ from gamlens import metrics
 from gamlens.errors import GamlensError
 from gamlens.metrics import METRICS
 
-TOOLS = {"aggregate", "masking"}
+TOOLS = {"aggregate", "masking", "similarity"}
 MAPS = torch.rand(3, 6, 7, generator=torch.Generator().manual_seed(0))
 TRUTHS = [torch.tensor([[1.0, 1.0, 4.0, 5.0]])] * 3
 MASKS = MAPS > 0.5

@@ -20,7 +20,7 @@ from gamlens.models import from_file
 out_console = Console()
 err_console = Console(stderr=True)
 
-BLOCK_METHODS = [name for name, method in METHODS.items() if method.kind == "block"]
+CLASS_METHODS = [name for name, method in METHODS.items() if method.kind != "pair"]
 
 MODEL_HELP = f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; or your own: file.py:build."
 Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]

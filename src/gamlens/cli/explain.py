@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gamlens import METHODS, render
 from gamlens.cli.common import (
-    BLOCK_METHODS,
+    CLASS_METHODS,
     MODEL_HELP,
     Blocks,
     Device,
@@ -45,7 +45,7 @@ def classify(
     weights: Weights = None,
     blocks: Blocks = None,
     target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Class name or number; repeat it.")] = None,
-    method: Annotated[str, typer.Option(help="Method: " + ", ".join(BLOCK_METHODS) + ".")] = "gam",
+    method: Annotated[str, typer.Option(help="Method: " + ", ".join(CLASS_METHODS) + ".")] = "gam",
     n: Number = 2,
     fuse: Fuse = "mean",
     score: Annotated[str, typer.Option(help="What is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
@@ -71,7 +71,8 @@ def classify(
                     tell("error", result.error, "bold red")
         index = out / "index.html"
         if any(not result.error for result in results):
-            lead = f"{METHODS[method].title}, the last {n} blocks of `{lens.name}`, {score}."
+            read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
+            lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
             render.write(work.page(results, title="Why this class?", lead=lead), index)
         if json_:
             typer.echo(json.dumps([result.record for result in results], indent=2))

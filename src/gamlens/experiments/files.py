@@ -20,7 +20,7 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, file_stem
 from gamlens.fuse import Fusion
 from gamlens.images import EXTENSIONS, Picture
-from gamlens.lens import Lens
+from gamlens.lens import Lens, reach
 from gamlens.prepare import Prepared, Views, prepare
 from gamlens.stream import Seen, look_at
 from gamlens.trace import Guess, Trace
@@ -117,7 +117,7 @@ class Explainer:
     def _look(self, ready: Prepared) -> Trace:
         recipe = self.recipe
         aims = [recipe.target] * len(ready.pictures) if recipe.target else None
-        return self.lens._trace(ready, aims, n=recipe.n, score=recipe.score, views=(), keep=False)
+        return self.lens._trace(ready, aims, n=reach(recipe.method, recipe.n), score=recipe.score, views=(), keep=False)
 
     def _explain(self, trace: Trace) -> Explanation:
         return trace.explain(self.recipe.method, self.recipe.n, self.recipe.fuse)

@@ -52,6 +52,8 @@ class Protocol:
                     f"{name}={getattr(self, name)!r} is no choice: {near(str(getattr(self, name)), choices)}"
                 )
         for method in self.methods:
+            if methods.find(method).kind == "input":
+                raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods such as gam or grad_cam.")
             if methods.find(method).kind != "block" and self.task == "classification":
                 raise GamlensError(f"Method {method!r} explains pairs only: use task cosine or dot.")
         if not self.methods or not self.n or min(self.n) < 1 or self.hold_out < 0:

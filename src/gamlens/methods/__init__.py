@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -12,7 +13,9 @@ from gamlens.errors import GamlensError, near
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
+from gamlens.methods.guided_backprop import Guided, guided_backprop
 from gamlens.methods.hires_cam import hires_cam
+from gamlens.methods.input_gradient import input_gradient
 from gamlens.methods.layer_cam import layer_cam
 from gamlens.methods.vdsn import vdsn
 from gamlens.methods.xgrad_cam import xgrad_cam
@@ -25,13 +28,15 @@ class Method:
     """An entry of METHODS.
 
     `block` methods take (activation, gradient), and the score too where `reads_score`; `pair` methods take the
-    last activations of the two images; `input` methods need a pass of their own.
+    last activations of the two images; `input` methods take (pixels, gradient by the pixels), which need a pass of
+    their own through the whole network, under the context that `during` makes.
     """
 
     fn: Callable[..., Tensor]
     kind: Kind
     title: str = ""
     reads_score: bool = False
+    during: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 METHODS: dict[str, Method] = {
@@ -43,6 +48,8 @@ METHODS: dict[str, Method] = {
     "hires_cam": Method(hires_cam, "block", "HiResCAM"),
     "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM"),
     "vdsn": Method(vdsn, "pair", "VDSN"),
+    "input_gradient": Method(input_gradient, "input", "Input gradient"),
+    "guided_backprop": Method(guided_backprop, "input", "Guided backprop", during=Guided),
 }
 
 
@@ -63,7 +70,9 @@ __all__ = [
     "grad_cam",
     "grad_cam_pp",
     "grad_cam_pp_literal",
+    "guided_backprop",
     "hires_cam",
+    "input_gradient",
     "layer_cam",
     "vdsn",
     "xgrad_cam",

@@ -28,6 +28,7 @@ from gamlens.metrics.iou import (
 )
 from gamlens.metrics.masking import CONTROLS, Fill, blank, centre, centre_prior, explain_mask, ones
 from gamlens.metrics.pointing import peak, pointing, pointing_mask
+from gamlens.metrics.similarity import hog, hog_pearson, pearson, ranks, spearman, ssim
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,22 @@ METRICS: dict[str, Metric] = {
 }
 
 
+@dataclass(frozen=True)
+class Similarity:
+    """An entry of SIMILARITIES: `describe` makes of maps (N,H,W) what `compare` compares, row by row, to (N,)."""
+
+    describe: Callable[[Tensor], Tensor]
+    compare: Callable[[Tensor, Tensor], Tensor]
+    title: str
+
+
+SIMILARITIES: dict[str, Similarity] = {
+    "ssim": Similarity(lambda maps: maps, ssim, "SSIM"),
+    "spearman": Similarity(ranks, pearson, "Spearman"),
+    "hog": Similarity(hog, pearson, "Pearson of HOG"),
+}
+
+
 def find(name: str) -> Metric:
     """The metric of that name, or an error with near matches."""
     if name not in METRICS:
@@ -65,6 +82,7 @@ def find(name: str) -> Metric:
 __all__ = [
     "CONTROLS",
     "METRICS",
+    "SIMILARITIES",
     "THRESHOLDS",
     "Adp",
     "Better",
@@ -73,6 +91,7 @@ __all__ = [
     "Fill",
     "Interval",
     "Metric",
+    "Similarity",
     "adp",
     "auc",
     "best_threshold",
@@ -87,6 +106,7 @@ __all__ = [
     "drop",
     "explain_mask",
     "find",
+    "hog_pearson",
     "improvement",
     "increase",
     "iou_grid",
@@ -100,5 +120,7 @@ __all__ = [
     "pointing",
     "pointing_mask",
     "sign_test",
+    "spearman",
+    "ssim",
     "steps",
 ]

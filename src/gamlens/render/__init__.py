@@ -7,6 +7,7 @@ from gamlens.render.notebook import fragment
 from gamlens.render.overlay import STYLES, overlay
 from gamlens.render.page import html, write
 from gamlens.render.panels import Bars, Block, Grid, Page, Panel, Section, Table, Text
+from gamlens.render.plot import PALETTE, Line, legend, plot
 
 __all__ = [
     "COLORMAPS",
@@ -14,6 +15,8 @@ __all__ = [
     "Bars",
     "Block",
     "Grid",
+    "PALETTE",
+    "Line",
     "Page",
     "Panel",
     "Section",
@@ -24,7 +27,9 @@ __all__ = [
     "draw",
     "fragment",
     "html",
+    "legend",
     "lut",
     "overlay",
+    "plot",
     "write",
 ]

@@ -1,0 +1,50 @@
+"""Guided backpropagation. Springenberg et al., ICLR workshop 2015."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gamlens.errors import GamlensWarning
+from gamlens.points import function_name
+
+RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})
+
+
+class Guided(TorchFunctionMode):
+    """While this is on, what a ReLU passes back loses its negative part: x = relu(z), dz = [z > 0] relu(dx).
+
+    It sees modules, functions and work in place alike, and leaves the model as it is. ReLU6 counts as a ReLU.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if function_name(func) in RECTIFIERS and isinstance(result, Tensor) and result.requires_grad:
+            self.found += 1
+            result.register_hook(_positive)  # type: ignore[no-untyped-call]
+        return result
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if kind is None and self.found == 0:
+            warnings.warn(
+                "guided_backprop met no ReLU in this network: its map is that of input_gradient.",
+                GamlensWarning,
+                stacklevel=2,
+            )
+
+
+def guided_backprop(pixels: Tensor, gradient: Tensor) -> Tensor:
+    """max_c |g_c|, g the gradient by the model's input under `Guided`: (B,C,H,W), (B,C,H,W) -> (B,H,W)."""
+    return gradient.abs().amax(dim=1)
+
+
+def _positive(gradient: Tensor) -> Tensor:
+    return gradient.clamp(min=0)

@@ -1,0 +1,16 @@
+"""The plain gradient of the score by the pixels. Simonyan et al., ICLR workshop 2014."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def input_gradient(pixels: Tensor, gradient: Tensor) -> Tensor:
+    """max_c |g_c|, pixel by pixel, g the gradient by the model's input: (B,C,H,W), (B,C,H,W) -> (B,H,W).
+
+    >>> import torch
+    >>> g = torch.tensor([[[[1.0, -4.0]], [[-3.0, 2.0]]]])
+    >>> input_gradient(torch.zeros_like(g), g)
+    tensor([[[3., 4.]]])
+    """
+    return gradient.abs().amax(dim=1)
