@@ -17,6 +17,9 @@ PHOTOS: dict[str, tuple[str, str]] = {
     "cat": ("skimage", "data/chelsea.png"),
     "coffee": ("skimage", "data/coffee.png"),
     "rocket": ("skimage", "data/rocket.jpg"),
+    "tower": ("gradio", "media_assets/images/tower.jpg"),
+    "pagoda": ("sklearn", "datasets/images/china.jpg"),
+    "flower": ("sklearn", "datasets/images/flower.jpg"),
 }
 
 

@@ -1,12 +1,12 @@
 """Images and maps to pictures and pages."""
 
 from gamlens.render.colors import COLORMAPS, colorize, lut
-from gamlens.render.grid import draw
+from gamlens.render.grid import draw, typeset
 from gamlens.render.images import beside
 from gamlens.render.notebook import fragment
-from gamlens.render.overlay import STYLES, overlay
+from gamlens.render.overlay import STYLES, boxed, outlined, overlay
 from gamlens.render.page import html, write
-from gamlens.render.panels import Bars, Block, Grid, Page, Panel, Section, Table, Text
+from gamlens.render.panels import Bars, Block, Grid, Line, Page, Panel, Scale, Section, Table, Text
 
 __all__ = [
     "COLORMAPS",
@@ -14,17 +14,22 @@ __all__ = [
     "Bars",
     "Block",
     "Grid",
+    "Line",
     "Page",
     "Panel",
+    "Scale",
     "Section",
     "Table",
     "Text",
     "beside",
+    "boxed",
     "colorize",
     "draw",
     "fragment",
     "html",
     "lut",
+    "outlined",
     "overlay",
+    "typeset",
     "write",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 
 from PIL import ImageFont
@@ -10,6 +11,7 @@ from PIL import ImageFont
 from gamlens.render.markup import bare
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+LEADING = 1.3
 
 _SPELLED = {"–": "-", "—": "-", "−": "-", "×": "x", "→": "->", "←": "<-", "≥": ">=", "≤": "<=", "µ": "u",
             "✓": "+", "✗": "x", "ß": "ss", "ł": "l", "ø": "o", "æ": "ae", "œ": "oe"}  # fmt: skip
@@ -59,3 +61,15 @@ def wrapped(text: str, face: Font, width: float, *, most: int) -> list[str]:
         else:
             lines.append(word)
     return [ellipsized(line, face, width) for line in lines]
+
+
+def fitting(texts: Sequence[str], rooms: Sequence[float], size: float, *, least: float = 0.7) -> float:
+    """The size, down to `least` of the given one, at which each text fits into its room in two lines, uncut."""
+    for step in range(7):
+        smaller = size * (1 - (1 - least) * step / 6)
+        face = font(smaller)
+        lines = [(line, room) for text, room in zip(texts, rooms, strict=False) for line in
+                 wrapped(text, face, room, most=2)]  # fmt: skip
+        if not any(line.endswith("…") for line, _ in lines):
+            return smaller
+    return size * least
