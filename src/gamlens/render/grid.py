@@ -124,7 +124,8 @@ def _put(
     pen, line = ImageDraw.Draw(sheet), max(2, round(3 * scale))
     frame = (x - line, y - line, x + picture.width + line - 1, y + picture.height + line - 1)
     pen.rectangle(frame, outline=MARKS[panel.mark], width=line)
-    _badge(pen, panel.mark, frame[2] - 5 * scale, frame[1] + 5 * scale, 9 * scale)
+    right, top = min(frame[2] - 5 * scale, sheet.width - 10 * scale), max(frame[1] + 5 * scale, 10 * scale)
+    _badge(pen, panel.mark, right, top, 9 * scale)
 
 
 def _badge(pen: ImageDraw.ImageDraw, mark: str, x: float, y: float, radius: float) -> None:

@@ -12,7 +12,7 @@ from gamlens.render.lettering import LEADING, font, plain
 from gamlens.render.overlay import overlay
 from gamlens.render.panels import RGB, Line, Scale
 
-SIZE, BAR, SWATCH, BETWEEN = 13, 110, 26, 28
+SIZE, BAR, SWATCH, BETWEEN = 13, 90, 24, 16
 _GREY = 150
 
 

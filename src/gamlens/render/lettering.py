@@ -63,13 +63,12 @@ def wrapped(text: str, face: Font, width: float, *, most: int) -> list[str]:
     return [ellipsized(line, face, width) for line in lines]
 
 
-def fitting(texts: Sequence[str], rooms: Sequence[float], size: float, *, least: float = 0.7) -> float:
-    """The size, down to `least` of the given one, at which each text fits into its room in two lines, uncut."""
-    for step in range(7):
-        smaller = size * (1 - (1 - least) * step / 6)
-        face = font(smaller)
-        lines = [(line, room) for text, room in zip(texts, rooms, strict=False) for line in
-                 wrapped(text, face, room, most=2)]  # fmt: skip
-        if not any(line.endswith("…") for line, _ in lines):
-            return smaller
-    return size * least
+def fitting(texts: Sequence[str], rooms: Sequence[float], size: float) -> float:
+    """The size at which every text fits into its room: on one line from 85 %, on two from 70 % of the given size."""
+    for most, least in ((1, 85), (2, 70)):
+        for percent in range(100, least - 1, -5):
+            face = font(size * percent / 100)
+            lines = (wrapped(text, face, room, most=most) for text, room in zip(texts, rooms, strict=False))
+            if not any(line.endswith("…") for text in lines for line in text):
+                return size * percent / 100
+    return size * 0.7

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from PIL import Image
 
 from gamlens.errors import GamlensError, GamlensWarning, near
@@ -77,13 +78,26 @@ def save(picture: Image.Image, path: Path, *, dpi: int, palette: bool = False) -
         raise GamlensError(f"A figure is written as {', '.join(SUFFIXES)}; found {path.name!r}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        shown = picture.quantize(palette=picture.quantize(256, kmeans=1)) if palette else picture
+        shown = _fewer(picture) if palette else picture
         if path.suffix.lower() == ".pdf":
             picture.save(path, resolution=dpi)
         else:
             shown.save(path, dpi=(dpi, dpi), optimize=True, quality=92)
     except OSError as error:
         raise GamlensError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
+
+
+def _fewer(picture: Image.Image) -> Image.Image:
+    """The picture in 256 colours, dithered; white paper stays white."""
+    chosen = picture.quantize(256, kmeans=1)
+    colours = chosen.getpalette() or []
+    brightest = max(range(0, len(colours), 3), key=lambda at: sum(colours[at : at + 3]))
+    colours[brightest : brightest + 3] = [255, 255, 255]
+    chosen.putpalette(colours)
+    fewer = picture.quantize(palette=chosen)
+    white = (np.asarray(picture) == 255).all(axis=2)
+    fewer.paste(brightest // 3, mask=Image.fromarray(white))
+    return fewer
 
 
 __all__ = [

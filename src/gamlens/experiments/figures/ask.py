@@ -140,7 +140,7 @@ def keys_for(box: bool = False, mask: bool = False, truth: bool = True, threshol
     """The colour scale, and the lines of predicted and true places."""
     lines: list[Scale | Line] = [SALIENCY]
     if box or mask:
-        lines.append(Line(f"predicted (map >= {threshold:g})", PREDICTED))
+        lines.append(Line(f"predicted, map >= {threshold:g}", PREDICTED))
     if (box or mask) and truth:
         lines.append(Line("ground truth", TRUE, dashed=box))
     return tuple(lines)

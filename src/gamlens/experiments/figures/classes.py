@@ -65,15 +65,17 @@ def depth(ask: Ask) -> Grid:
     rows: list[tuple[Panel | None, ...]] = []
     labels: list[str] = []
     breaks = []
+    one = len(ask.examples) == 1
     for example in with_targets(ask).examples:
         trace = _look(ask, example, most)
         breaks.append(len(rows))
         for name in THREE:
             results = [trace.explain(name, n) for n in range(1, most + 1)]
-            shown = replace(photo(results[0]), caption=results[0].names[0]) if name == THREE[0] else None
+            caption = "" if one else results[0].names[0]
+            shown = replace(photo(results[0]), caption=caption) if name == THREE[0] else None
             rows.append((shown, *(heat(result) for result in results)))
             labels.append(METHODS[name].title)
-    heads = ("Photo", *(f"n={n}" for n in range(1, most + 1)))
+    heads = (results[0].names[0] if one else "Photo", *(f"n={n}" for n in range(1, most + 1)))
     return Grid(tuple(rows), heads, tuple(labels), breaks=tuple(breaks[1:]), keys=(SALIENCY,))
 
 

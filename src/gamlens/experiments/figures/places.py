@@ -27,7 +27,7 @@ from gamlens.render import Grid, Panel
 
 ORDER = ("gam", "grad_cam_pp", "grad_cam")
 LONGEST = 480
-THICK = 3.2
+LINE = 5.5  # pixels of a picture LONGEST long
 
 
 def localization(ask: Ask) -> Grid:
@@ -69,12 +69,12 @@ def segmentation(ask: Ask) -> Grid:
         results = _by_class(ask, example)
         first = _small(results["gam"].image())
         truth = None if example.mask is None else _fit_mask(example.mask, first)
-        start = first if truth is None else render.outlined(first, truth, colour=TRUE, thick=THICK)
+        start = first if truth is None else render.outlined(first, truth, colour=TRUE, thick=_thick(first))
         panels = [Panel(start, alt="the ground truth")]
         for result in results.values():
             shown = _small(result.overlay())
             predicted = np.asarray(result.full() >= ask.threshold)
-            lines = render.outlined(shown, _fit_mask(predicted, shown), colour=PREDICTED, thick=THICK)
+            lines = render.outlined(shown, _fit_mask(predicted, shown), colour=PREDICTED, thick=_thick(shown))
             panels.append(Panel(lines, caption=_mask_iou(result, example, ask.threshold)))
         rows.append(tuple(panels))
         labels.append(example.title or results["gam"].names[0])
@@ -103,12 +103,12 @@ def boxed_panel(result: Explanation, truth: list[Box], threshold: float, row: in
     found = [tuple(box) for box in result[row].boxes(threshold).tolist() if any(box)]
     predicted = _scaled(found, _size(whole), shown)
     picture = _true_boxes(shown, truth)
-    picture = render.boxed(picture, predicted, colour=PREDICTED, thick=THICK)
+    picture = render.boxed(picture, predicted, colour=PREDICTED, thick=_thick(picture))
     return Panel(picture, caption=_box_iou(predicted, truth), alt=f"{result.names[row]}: saliency and boxes")
 
 
 def _true_boxes(picture: Image.Image, truth: list[Box]) -> Image.Image:
-    return render.boxed(picture, truth, colour=TRUE, dashed=True, thick=THICK)
+    return render.boxed(picture, truth, colour=TRUE, dashed=True, thick=_thick(picture))
 
 
 def _box_iou(predicted: list[Box], truth: list[Box]) -> str:
@@ -130,6 +130,11 @@ def _mask_iou(result: Explanation, example: Example, threshold: float) -> str:
 def _scaled(boxes: Iterable[Sequence[float]], size: tuple[int, int], picture: Image.Image) -> list[Box]:
     right, down = picture.width / size[1], picture.height / size[0]
     return [(x0 * right, y0 * down, x1 * right, y1 * down) for x0, y0, x1, y1 in boxes]
+
+
+def _thick(picture: Image.Image) -> float:
+    """Lines of one width in print, whatever the picture's shape; the usual one is a 180th of the shorter side."""
+    return LINE * 180 / LONGEST * max(picture.size) / min(picture.size)
 
 
 def _small(image: Image.Image) -> Image.Image:

@@ -49,7 +49,7 @@ def strips(rows: Sequence[Strip]) -> Grid:
 def sanity(ask: Ask) -> Grid:
     """GAM of the model beside GAM of the same network with weights drawn anew, for one class an image."""
     lenses = {"GAM, as trained": ask.lens}
-    lenses |= {f"random weights, seed {seed}": randomised(ask.lens, seed) for seed in SEEDS}
+    lenses |= {f"Random weights, seed {seed}": randomised(ask.lens, seed) for seed in SEEDS}
     found = []
     for example in with_targets(ask).examples:
         trained = ask.lens.classify(example.image, None if example.target is None else [example.target], n=ask.n)
