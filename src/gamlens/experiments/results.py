@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +45,11 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "embedding": lens.embedding,
         "precision": lens.precision,
         "data": dataset.name,
+        "root": dataset.root,
         "fingerprint": dataset.fingerprint(),
         "items": items,
         "protocol": protocol.record(),
+        "command": _command(),
         "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
 
@@ -89,6 +93,13 @@ def groups(run: Run) -> Iterator[tuple[tuple[str, int], list[dict[str, Any]]]]:
         if not row["error"]:
             found.setdefault((row["method"], row["n"]), []).append(row)
     yield from found.items()
+
+
+def _command() -> str:
+    """What was typed, where this is the command line."""
+    program = Path(sys.argv[0])
+    ours = program.name.startswith("gamlens") or program.parent.name == "gamlens"
+    return shlex.join(["gamlens", *sys.argv[1:]]) if ours else ""
 
 
 def _arrow() -> Any:

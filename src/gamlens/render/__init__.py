@@ -6,19 +6,38 @@ from gamlens.render.images import beside
 from gamlens.render.notebook import fragment
 from gamlens.render.overlay import STYLES, boxed, outlined, overlay
 from gamlens.render.page import html, write
-from gamlens.render.panels import Bars, Block, Grid, Line, Page, Panel, Scale, Section, Table, Text
+from gamlens.render.panels import (
+    Bars,
+    Block,
+    Chart,
+    Charts,
+    Grid,
+    Heading,
+    Line,
+    Page,
+    Panel,
+    Scale,
+    Section,
+    Series,
+    Table,
+    Text,
+)
 
 __all__ = [
     "COLORMAPS",
     "STYLES",
     "Bars",
     "Block",
+    "Chart",
+    "Charts",
     "Grid",
+    "Heading",
     "Line",
     "Page",
     "Panel",
     "Scale",
     "Section",
+    "Series",
     "Table",
     "Text",
     "beside",

@@ -113,7 +113,55 @@ class Text:
     text: str
 
 
-Block: TypeAlias = Panel | Grid | Bars | Table | Text
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of a chart under one name: joined, apart, or marks with a whisker (`spread`: low and high of each).
+
+    `tone` picks a colour (0 is grey); `ring` is the number of a point to stand out.
+    """
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    kind: Literal["line", "dashed", "dotted", "dots", "marks"] = "line"
+    tone: int = 1
+    spread: tuple[tuple[float, float], ...] = ()
+    ring: int | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its axes' names; `names` stand at x = 0, 1, 2 ... in place of numbers.
+
+    `diagonal` draws y = x; `zero` draws y = 0; a range is found from the points where none is given.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    caption: str = ""
+    names: tuple[str, ...] = ()
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    diagonal: bool = False
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts side by side, as many as there is room for."""
+
+    items: tuple[Chart, ...]
+
+
+Block: TypeAlias = Panel | Grid | Bars | Table | Text | Heading | Chart | Charts
 
 
 @dataclass(frozen=True)

@@ -67,18 +67,38 @@ def segmentation(ask: Ask) -> Grid:
     rows, labels = [], []
     for example in with_targets(ask).examples:
         results = _by_class(ask, example)
-        first = _small(results["gam"].image())
-        truth = None if example.mask is None else _fit_mask(example.mask, first)
-        start = first if truth is None else render.outlined(first, truth, colour=TRUE, thick=_thick(first))
-        panels = [Panel(start, alt="the ground truth")]
-        for result in results.values():
-            shown = _small(result.overlay())
-            predicted = np.asarray(result.full() >= ask.threshold)
-            lines = render.outlined(shown, _fit_mask(predicted, shown), colour=PREDICTED, thick=_thick(shown))
-            panels.append(Panel(lines, caption=_mask_iou(result, example, ask.threshold)))
-        rows.append(tuple(panels))
+        shown = [mask_panel(result, example, ask.threshold) for result in results.values()]
+        rows.append((truth_panel(example, results["gam"].image()), *shown))
         labels.append(example.title or results["gam"].names[0])
     return _grid(ask, rows, labels, mask=True)
+
+
+def truth_panel(example: Example, image: Image.Image) -> Panel:
+    """The photo with its true mask or boxes."""
+    picture = _small(image)
+    if example.mask is not None:
+        mask = _fit_mask(example.mask, picture)
+        return Panel(render.outlined(picture, mask, colour=TRUE, thick=_thick(picture)), alt="the true mask")
+    return Panel(_true_boxes(picture, _truth(example, image, picture)), alt="the photo with its true boxes")
+
+
+def box_panel(result: Explanation, example: Example, threshold: float) -> Panel:
+    """A map of one row with its box and the true ones; IoU beneath."""
+    image = result.image()
+    picture = _small(result.overlay())
+    found = [tuple(box) for box in result.boxes(threshold).tolist() if any(box)]
+    predicted, truth = _scaled(found, _size(image), picture), _truth(example, image, picture)
+    picture = _true_boxes(picture, truth)
+    picture = render.boxed(picture, predicted, colour=PREDICTED, thick=_thick(picture))
+    return Panel(picture, caption=_box_iou(predicted, truth), alt=f"{result.names[0]}: saliency and boxes")
+
+
+def mask_panel(result: Explanation, example: Example, threshold: float) -> Panel:
+    """A map of one row with the outline of the pixels that reach the threshold; IoU beneath."""
+    picture = _small(result.overlay())
+    mask = _fit_mask(np.asarray(result.full() >= threshold), picture)
+    lines = render.outlined(picture, mask, colour=PREDICTED, thick=_thick(picture))
+    return Panel(lines, caption=_mask_iou(result, example, threshold), alt=f"{result.names[0]}: saliency, outlined")
 
 
 def _by_class(ask: Ask, example: Example) -> dict[str, Explanation]:
@@ -88,23 +108,13 @@ def _by_class(ask: Ask, example: Example) -> dict[str, Explanation]:
 
 
 def _box_row(ask: Ask, example: Example, results: dict[str, Explanation]) -> tuple[Panel, ...]:
-    first = _small(results["gam"].image())
-    truth = _scaled(example.boxes, example.size or _size(results["gam"].image()), first)
-    panels = [Panel(_true_boxes(first, truth), alt="the ground truth")]
-    for result in results.values():
-        panels.append(boxed_panel(result, truth, ask.threshold))
-    return tuple(panels)
+    shown = [box_panel(result, example, ask.threshold) for result in results.values()]
+    return (truth_panel(example, results["gam"].image()), *shown)
 
 
-def boxed_panel(result: Explanation, truth: list[Box], threshold: float, row: int = 0) -> Panel:
-    """A map with its box and the true ones, which are in pixels of a picture at most LONGEST long; IoU beneath."""
-    whole = result.image(row)
-    shown = _small(result.overlay(row))
-    found = [tuple(box) for box in result[row].boxes(threshold).tolist() if any(box)]
-    predicted = _scaled(found, _size(whole), shown)
-    picture = _true_boxes(shown, truth)
-    picture = render.boxed(picture, predicted, colour=PREDICTED, thick=_thick(picture))
-    return Panel(picture, caption=_box_iou(predicted, truth), alt=f"{result.names[row]}: saliency and boxes")
+def _truth(example: Example, image: Image.Image, picture: Image.Image) -> list[Box]:
+    """The true boxes in pixels of the picture shown."""
+    return _scaled(example.boxes, example.size or _size(image), picture)
 
 
 def _true_boxes(picture: Image.Image, truth: list[Box]) -> Image.Image:
