@@ -63,7 +63,7 @@ grid-template-columns:minmax(6rem,max-content) 1fr max-content;gap:.45rem 1rem;f
 .track i{display:block;height:100%;border-radius:.35rem;background:var(--bar)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr));gap:1.4rem 1.6rem;
 margin:1.3rem 0 1.7rem}
-.chart{margin:0 0 1.4rem;max-width:36rem}
+.chart{margin:0 0 1.4rem;max-width:30rem}
 .charts .chart{margin:0;max-width:30rem}
 .chart h4{font-size:1rem;margin:0 0 .3rem;line-height:1.3}
 .chart svg{display:block;width:100%;height:auto;overflow:visible}
@@ -72,7 +72,7 @@ margin:1.3rem 0 1.7rem}
 .chart .guide{stroke:var(--soft);stroke-dasharray:2 3;fill:none}
 .chart .curve{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .chart .dashed{stroke-dasharray:6 4}.chart .dotted{stroke-dasharray:1 4}
-.chart .dots{fill:none;stroke-width:3.6;stroke-linecap:round;opacity:.4}
+.chart .dots{fill:none;stroke-width:4;stroke-linecap:round}
 .chart .marks{fill:none;stroke-width:7;stroke-linecap:round}
 .chart .whisker{fill:none;stroke-width:1.5}.chart .band{opacity:.14;stroke:none}
 .chart .ring{fill:var(--paper);stroke-width:2.2}

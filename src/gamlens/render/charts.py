@@ -111,7 +111,7 @@ def _drawn(series: Series, axes: _Axes) -> str:
     places = [axes.at(point) for point in series.points]
     tone = f"t{series.tone % TONES}"
     draw: dict[str, Callable[[], str]] = {
-        "dots": lambda: f'<path class="dots {tone}" d="{_specks(places)}"/>',
+        "dots": lambda: f'<path class="{tone} dots" style="opacity:{_ink(len(places))}" d="{_specks(places)}"/>',
         "marks": lambda: _marks(series, places, axes, tone),
     }
     name = f"<title>{escape(bare(series.name))}</title>"
@@ -142,6 +142,11 @@ def _marks(series: Series, places: list[tuple[float, float]], axes: _Axes, tone:
         if all(map(math.isfinite, ends)):
             whiskers += _path([axes.at((x, ends[0])), axes.at((x, ends[1]))])
     return f'<path class="{tone} whisker" d="{whiskers}"/><path class="{tone} marks" d="{_specks(places)}"/>'
+
+
+def _ink(count: int) -> float:
+    """Fewer dots may be darker."""
+    return 0.75 if count < 150 else 0.5 if count < 500 else 0.35
 
 
 def _path(places: Sequence[tuple[float, float]]) -> str:

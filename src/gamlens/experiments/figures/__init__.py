@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from gamlens.errors import GamlensError, GamlensWarning, near
-from gamlens.experiments.figures.ask import Ask, Example
+from gamlens.experiments.figures.ask import Ask, Example, find_blocks
 from gamlens.experiments.figures.classes import classes, depth, overview, small
 from gamlens.experiments.figures.examples import from_dataset, from_images
 from gamlens.experiments.figures.pairs import cosine, dot, layers, negative, overflow
@@ -69,6 +69,7 @@ def make(name: str, ask: Ask) -> Grid:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GamlensWarning)
+        find_blocks(ask)
         return figure.make(ask)
 
 

@@ -18,7 +18,7 @@ from gamlens.explanation import Explanation
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.render import Line, Panel, Scale
-from gamlens.rows import HIDDEN_SHARE, Rows
+from gamlens.rows import HIDDEN_SHARE, USUAL, Rows
 
 THREE = ("gam", "grad_cam", "grad_cam_pp")
 PREDICTED, TRUE = (64, 224, 255), (255, 255, 255)
@@ -36,6 +36,7 @@ class Example:
     boxes: tuple[Box, ...] = ()
     size: tuple[int, int] | None = None
     mask: NDArray[np.bool_] | None = None
+    void: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +52,9 @@ class Ask:
     threshold: float = 0.25
 
     def blocks_of(self, method: str) -> int:
-        """The n of that method."""
-        return self.n if method == "gam" else self.others
+        """The n of that method; a model with one block has no n = 2."""
+        wanted = self.n if method == "gam" else self.others
+        return 1 if wanted == USUAL and len(self.lens.blocks) == 1 else wanted
 
     @property
     def most(self) -> int:
@@ -82,6 +84,14 @@ def couples(ask: Ask, *, most: int | None = None) -> list[tuple[Example, Example
     if len(ask.examples) % 2:
         raise GamlensError(f"A figure of pairs takes images two by two; found {len(ask.examples)}: give one more.")
     return list(zip(ask.examples[::2], ask.examples[1::2], strict=True))[:most]
+
+
+def find_blocks(ask: Ask) -> None:
+    """Have the blocks found, where the model waits for its first image."""
+    try:
+        _ = ask.lens.blocks
+    except GamlensError:
+        ask.lens.trace(ask.examples[0].image, n=1)
 
 
 def several_blocks(lens: Lens, least: int = 2) -> None:

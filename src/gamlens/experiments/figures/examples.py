@@ -60,9 +60,9 @@ def _named(found: list[Unit], items: Sequence[str]) -> list[Unit]:
 
 def _example(sample: Sample, unit: Unit, dataset: Dataset, lens: Lens, takes: str) -> Example:
     boxes = tuple((b.x0, b.y0, b.x1, b.y1) for b in sample.boxes if b.label == unit.label)
-    mask = sample.load_mask(unit.label) if takes == "masks" else None
+    mask, void = (sample.load_mask(unit.label), sample.void()) if takes == "masks" else (None, None)
     target = None if takes == "pairs" else _target(lens, dataset, unit.label)
-    return Example(sample.image, target, _title(dataset.classes[unit.label]), boxes, sample.size, mask)
+    return Example(sample.image, target, _title(dataset.classes[unit.label]), boxes, sample.size, mask, void)
 
 
 def _target(lens: Lens, dataset: Dataset, label: int) -> str | int:

@@ -132,8 +132,12 @@ def _mask_iou(result: Explanation, example: Example, threshold: float) -> str:
     """IoU in the model's input space, as the evaluation measures it."""
     if example.mask is None:
         return ""
-    truth = result.frames[0].mask_in(torch.from_numpy(np.ascontiguousarray(example.mask)))
-    grid = metrics.mask_iou_grid(result.maps.cpu(), truth[None], thresholds=[threshold])
+    truth, void = (
+        None if mask is None else result.frames[0].mask_in(torch.from_numpy(np.ascontiguousarray(mask)))[None]
+        for mask in (example.mask, example.void)
+    )
+    assert truth is not None
+    grid = metrics.mask_iou_grid(result.maps.cpu(), truth, void, thresholds=[threshold])
     return f"IoU {float(grid[0, 0]):.2f}"
 
 

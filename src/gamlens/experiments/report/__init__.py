@@ -73,7 +73,8 @@ def _parts(run: Run, options: Options) -> list[Part]:
         return [("Numbers", [Text(words)]), *closing]
     what = measure(run)
     others = rivals(found, base, what.better)
-    strongest = next((other for other in others if other.method != base.method), None)
+    sign = 1 if what.better == "up" else -1
+    strongest = max((o for o in others if o.method != base.method), key=lambda o: sign * o.mean(), default=None)
     data = source(run, root=options.root, split=options.split)
     by_size: list[Block] = (
         [Text(data.missing)] if data.missing else parts.sizes(base, others, what, areas(data, base.keys))

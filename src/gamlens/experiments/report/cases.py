@@ -81,8 +81,10 @@ def cases(
         keys, mine, theirs = aligned(base, other)
         gain = (sign * (mine - theirs)).tolist()
         order = sorted(range(len(keys)), key=lambda n: -gain[n])
-        chosen.append((f"gains most over {other.name}", [keys[n] for n in order[:count] if gain[n] > 0]))
-        chosen.append((f"loses most to {other.name}", [keys[n] for n in order[::-1][:count] if gain[n] < 0]))
+        chosen.append((f"{base.name} gains most over {other.name}", [keys[n] for n in order[:count] if gain[n] > 0]))
+        chosen.append(
+            (f"{base.name} loses most to {other.name}", [keys[n] for n in order[::-1][:count] if gain[n] < 0])
+        )
     blocks: list[Block] = []
     if lens is None:
         blocks.append(Text("Photos and true places only; name the model (`--model`) to have the maps drawn again."))
@@ -121,10 +123,13 @@ def _gallery(
 def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens | None) -> list[Panel]:
     """The photo with its truth, then a map for each column, with that column's value beneath."""
     sample = _sample(unit, side)
-    boxes = tuple((b.x0, b.y0, b.x1, b.y1) for b in sample.boxes if b.label == unit.label)
-    masks = run.about["protocol"]["kind"] == "segmentation"
+    kind = run.about["protocol"]["kind"]
+    own = [box for box in sample.boxes if box.label == unit.label and kind == "localization"]
+    boxes, masks = tuple((b.x0, b.y0, b.x1, b.y1) for b in own), kind == "segmentation"
     mask = sample.load_mask(unit.label) if masks else None
-    example = Example(sample.image, unit.label, boxes=boxes, size=sample.size, mask=mask)
+    example = Example(
+        sample.image, unit.label, boxes=boxes, size=sample.size, mask=mask, void=sample.void() if masks else None
+    )
     panels = [truth_panel(example, upright(sample.image))]
     if lens is not None:
         for column, result in zip(shown, _maps(run, unit, side, shown, lens), strict=True):

@@ -27,7 +27,8 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
     names = list(dict.fromkeys(cell.metric for cell in found))
     published = any(cell.paper is not None for cell in found)
     header = ["method", "n", *(f"{name} {'↓' if tables.BETTER[name] == 'down' else '↑'}" for name in names)]
-    header += ["threshold", "items", *(["the paper's"] if published else [])]
+    cut = any(cell.threshold is not None for cell in found)
+    header += [*(["threshold"] if cut else []), "items", *(["the paper's"] if published else [])]
     lines: list[tuple[Cell, ...]] = []
     for method, n in dict.fromkeys((cell.method, cell.n) for cell in found):
         mine = {cell.metric: cell for cell in found if (cell.method, cell.n) == (method, n)}
@@ -35,10 +36,10 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
             f"{mine[name].value.mean:.2f} [{mine[name].value.low:.1f}, {mine[name].value.high:.1f}]" for name in names
         ]
         first = mine[names[0]]
-        cut = "" if first.threshold is None else f"{first.threshold:.2f}"
+        at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
         paper = " / ".join(f"{cell.paper:g}" for cell in mine.values() if cell.paper is not None)
         title = METHODS[method].title if n else f"{method} (control)"
-        lines.append((title, str(n) if n else "", *cells, cut, first.value.n, *([paper] if published else [])))
+        lines.append((title, str(n) if n else "", *cells, *at, first.value.n, *([paper] if published else [])))
     left_out = max((cell.left_out for cell in found), default=0)
     why = "chose the thresholds and are left out of IoU" if "IoU" in names else "had no positive score to drop from"
     note = f" {left_out} items {why}." if left_out else ""
@@ -49,7 +50,7 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
 
 
 def thresholds(found: Sequence[Column]) -> list[Block]:
-    """Mean IoU against the threshold: a colour a method, dashed where n = 1, dotted for controls."""
+    """Mean IoU against the threshold: a colour a method, dashed where n = 1; controls grey."""
     tones = {name: number for number, name in enumerate(dict.fromkeys(c.method for c in found if c.n), start=1)}
     lines = []
     for column in found:
@@ -57,7 +58,8 @@ def thresholds(found: Sequence[Column]) -> list[Block]:
             return []
         grid = column.grid[column.used]
         means = grid[~grid.isnan().any(dim=1)].mean(dim=0).tolist()
-        kind: Literal["line", "dashed", "dotted"] = "dotted" if not column.n else "dashed" if column.n == 1 else "line"
+        plain = column.method in ("blank", "ones")
+        kind: Literal["line", "dashed", "dotted"] = "dotted" if plain else "dashed" if column.n < 2 else "line"
         ring = metrics.THRESHOLDS.index(column.threshold) if column.threshold in metrics.THRESHOLDS else None
         points = tuple(zip(metrics.THRESHOLDS, means, strict=True))
         lines.append(Series(column.name, points, kind, tones.get(column.method, 0), ring=ring if column.n else None))
