@@ -30,7 +30,8 @@ def path(name: str) -> Path:
     places = spec.submodule_search_locations if spec is not None else None
     found = [Path(place) / file for place in places or () if (Path(place) / file).is_file()]
     if not found:
-        raise GamlensError(f"The photo {name!r} comes with the package {package}: pip install 'gamlens[demo]'.")
+        extra = "bench" if package == "sklearn" else "demo"
+        raise GamlensError(f"The photo {name!r} comes with the package {package}: pip install 'gamlens[{extra}]'.")
     return found[0]
 
 

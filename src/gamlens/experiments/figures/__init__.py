@@ -90,7 +90,7 @@ def save(picture: Image.Image, path: Path, *, dpi: int, palette: bool = False) -
 
 def _fewer(picture: Image.Image) -> Image.Image:
     """The picture in 256 colours, dithered; white paper stays white."""
-    chosen = picture.quantize(256, kmeans=1)
+    chosen = picture.quantize(256)
     colours = chosen.getpalette() or []
     brightest = max(range(0, len(colours), 3), key=lambda at: sum(colours[at : at + 3]))
     colours[brightest : brightest + 3] = [255, 255, 255]

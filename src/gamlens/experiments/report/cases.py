@@ -71,7 +71,7 @@ def cases(
     if found.missing:
         return [Text(found.missing)]
     sign = 1 if what.better == "up" else -1
-    used = [n for n, value in enumerate(base.values.tolist()) if value == value and bool(base.used[n])]
+    used = (base.used & ~base.values.isnan()).nonzero()[:, 0].tolist()
     ranked = sorted(used, key=lambda n: -sign * float(base.values[n]))
     chosen: list[tuple[str, list[Key]]] = [
         (f"{base.name}: best", [base.keys[n] for n in ranked[:count]]),

@@ -89,15 +89,12 @@ def rivals(found: Sequence[Column], base: Column, better: Better) -> list[Column
 
 def aligned(base: Column, other: Column) -> tuple[tuple[Key, ...], Tensor, Tensor]:
     """The items that both have and that count, with both values."""
-    place = {key: number for number, key in enumerate(other.keys)}
-    pairs = [
-        (number, place[key])
-        for number, key in enumerate(base.keys)
-        if key in place and bool(base.used[number]) and not bool(base.values[number].isnan())
-    ]
-    pairs = [(a, b) for a, b in pairs if not bool(other.values[b].isnan())]
-    mine, theirs = [a for a, _ in pairs], [b for _, b in pairs]
-    return tuple(base.keys[a] for a in mine), base.values[mine], other.values[theirs]
+    good = (base.used & ~base.values.isnan()).tolist()
+    theirs_good = (~other.values.isnan()).tolist()
+    place = {key: number for number, key in enumerate(other.keys) if theirs_good[number]}
+    mine = [number for number, key in enumerate(base.keys) if good[number] and key in place]
+    theirs = [place[base.keys[number]] for number in mine]
+    return tuple(base.keys[number] for number in mine), base.values[mine], other.values[theirs]
 
 
 def difference(base: Column, other: Column, better: Better) -> Difference:
