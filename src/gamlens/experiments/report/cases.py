@@ -10,7 +10,7 @@ from typing import Any
 
 from gamlens.data import Sample, load
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.experiments.figures.ask import SALIENCY, Example, heat, keys_for
+from gamlens.experiments.figures.ask import PREDICTED, SALIENCY, TRUE, Example, heat
 from gamlens.experiments.figures.places import box_panel, mask_panel, truth_panel
 from gamlens.experiments.protocol import Protocol, Unit, units
 from gamlens.experiments.report.values import Column, Key, Measure, aligned
@@ -18,7 +18,7 @@ from gamlens.experiments.results import Run
 from gamlens.explanation import Explanation
 from gamlens.images import upright
 from gamlens.lens import Lens
-from gamlens.render import Block, Grid, Heading, Panel, Text
+from gamlens.render import Block, Grid, Heading, Line, Panel, Scale, Text
 
 LONGEST = 320
 
@@ -111,13 +111,19 @@ def _gallery(
     blocks: list[Block] = [Heading(title)] if rows or gone else []
     if rows:
         heads = ("Photo", *((column.name for column in shown) if lens is not None else ()))
-        places = shown[0].grid is not None
-        keys_ = keys_for(box=places, threshold=shown[0].threshold or 0.25)[1:] if places else ()
-        scale = (SALIENCY,) if lens is not None else ()
-        blocks.append(Grid(tuple(rows), heads, tuple(labels), keys=(*scale, *keys_[0 if lens is not None else 1 :])))
+        blocks.append(Grid(tuple(rows), heads, tuple(labels), keys=_keys(run, lens is not None)))
     if gone:
         blocks.append(Text(f"{len(gone)} pictures are missing: {gone[0]}"))
     return blocks
+
+
+def _keys(run: Run, maps: bool) -> tuple[Scale | Line, ...]:
+    kind = run.about["protocol"]["kind"]
+    scale = (SALIENCY,) if maps else ()
+    if kind == "objective":
+        return scale
+    predicted = (Line("predicted, at the method's threshold", PREDICTED),) if maps else ()
+    return (*scale, *predicted, Line("ground truth", TRUE, dashed=kind == "localization"))
 
 
 def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens | None) -> list[Panel]:
