@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gamlens.errors import GamlensError
-from gamlens.render import PALETTE, Line, legend, plot
+from gamlens.render import PALETTE, Curve, legend, plot
 from gamlens.render.plot import _marks
 
 
@@ -15,22 +15,22 @@ def centre(picture, color):
 
 
 def test_a_higher_line_lies_higher_and_a_level_goes_across():
-    high, low = Line("high", (0.9, 0.8, 0.9), PALETTE[0]), Line("low", (0.1, 0.2, 0.1), PALETTE[1])
-    picture = plot([high, low, Line("level", (0.5,), PALETTE[2], dashed=True)], ["a", "b", "c"], low=0, high=1)
+    high, low = Curve("high", (0.9, 0.8, 0.9), PALETTE[0]), Curve("low", (0.1, 0.2, 0.1), PALETTE[1])
+    picture = plot([high, low, Curve("level", (0.5,), PALETTE[2], dashed=True)], ["a", "b", "c"], low=0, high=1)
     assert picture.size == (360, 250)
     heights = [centre(picture, color)[1] for color in PALETTE[:3]]
     assert heights[0] < heights[2] < heights[1]
 
 
 def test_a_gap_is_left_where_there_is_no_value():
-    whole = plot([Line("x", (1.0, 2.0, 3.0, 4.0), PALETTE[0])], list("abcd"))
-    gap = plot([Line("x", (1.0, 2.0, float("nan"), 4.0), PALETTE[0])], list("abcd"))
+    whole = plot([Curve("x", (1.0, 2.0, 3.0, 4.0), PALETTE[0])], list("abcd"))
+    gap = plot([Curve("x", (1.0, 2.0, float("nan"), 4.0), PALETTE[0])], list("abcd"))
     assert (np.asarray(whole) != np.asarray(gap)).any()
 
 
 @pytest.mark.parametrize("steps", [["only"], ["a very long name of a block"] * 9, ["ünïcode", "b"]])
 def test_any_steps_can_be_drawn(steps):
-    assert plot([Line("x", (0.5,) * len(steps), PALETTE[0])], steps).size == (360, 250)
+    assert plot([Curve("x", (0.5,) * len(steps), PALETTE[0])], steps).size == (360, 250)
 
 
 def test_marks_are_round_and_hold_the_range():
@@ -44,12 +44,12 @@ def test_marks_are_round_and_hold_the_range():
 
 
 def test_a_legend_wraps():
-    lines = [Line(f"method number {i}", (1.0,), PALETTE[i]) for i in range(6)]
+    lines = [Curve(f"method number {i}", (1.0,), PALETTE[i]) for i in range(6)]
     assert legend(lines, width=300).height > legend(lines, width=1500).height
 
 
 def test_errors():
     with pytest.raises(GamlensError, match="3 values for 2 steps"):
-        plot([Line("x", (1.0, 2.0, 3.0), PALETTE[0])], ["a", "b"])
+        plot([Curve("x", (1.0, 2.0, 3.0), PALETTE[0])], ["a", "b"])
     with pytest.raises(GamlensError, match="found none"):
-        plot([Line("x", (float("nan"),), PALETTE[0])], ["a"])
+        plot([Curve("x", (float("nan"),), PALETTE[0])], ["a"])

@@ -16,6 +16,7 @@ from gamlens.errors import GamlensError
 
 RUN, DONE, PARTS, LOCK = "run.json", "done.json", "parts", ".lock"
 STALE = 300.0
+FREE = ("command",)  # may differ between two tries of one run
 
 
 class RunFolder:
@@ -59,9 +60,9 @@ class RunFolder:
                 if self.store.names(PARTS):
                     raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: --fresh starts over.")
                 self.store.write(RUN, json.dumps(self.about, indent=2, ensure_ascii=False).encode())
-            elif known != self.about:
+            elif differing := _differences(known, self.about):
                 raise GamlensError(
-                    f"{self.store.place!r} holds another run: {_differences(known, self.about)}. Nothing was changed: "
+                    f"{self.store.place!r} holds another run: {differing}. Nothing was changed: "
                     "choose another folder, or start over in this one with --fresh."
                 )
             self.store.sweep(PARTS)
@@ -179,7 +180,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:
     """Which settings differ, and how: `protocol.n: [1] there, [1, 2] now`."""
     found = []
-    for key in dict.fromkeys((*old, *new)):
+    for key in dict.fromkeys(key for key in (*old, *new) if key not in FREE):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found.append(_differences(a, b, f"{path}{key}."))

@@ -44,11 +44,11 @@ def curves(found: Table, plan: Plan) -> Image.Image:
         panels = []
         for name in plan.fusions:
             lines = [
-                render.Line(METHODS[method].title,
+                render.Curve(METHODS[method].title,
                             tuple(found[method, n, name][measure].value.mean for n in numbers), colors[method])
                 for method in plan.methods
             ]  # fmt: skip
-            lines.append(render.Line("centre prior (control)", (prior,), GREY, dashed=True))
+            lines.append(render.Curve("centre prior (control)", (prior,), GREY, dashed=True))
             low, high = min(*values, prior), max(*values, prior)
             panels.append(render.Panel(render.plot(lines, [f"n = {n}" for n in numbers], low=low, high=high)))
         rows.append(tuple(panels))

@@ -53,8 +53,8 @@ class FileResult:
     error: str = ""
 
 
-def find_images(places: Sequence[str], *, skip: Path | None = None) -> list[str]:
-    """Files, folders (searched through, by extension) and globs, as a list of files in order, none twice.
+def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool = False) -> list[str]:
+    """Files, folders (searched through, by extension) and globs, as a list of files in order; none twice, or `twice`.
 
     What lies below `skip`, the folder of results, is left out of folders and globs.
     """
@@ -75,7 +75,7 @@ def find_images(places: Sequence[str], *, skip: Path | None = None) -> list[str]
             if not matches:
                 raise GamlensError(f"Nothing matches {place!r}.")
             found += matches
-    return list(dict.fromkeys(found))
+    return found if twice else list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ PHOTOS: dict[str, tuple[str, str]] = {
     "cat": ("skimage", "data/chelsea.png"),
     "coffee": ("skimage", "data/coffee.png"),
     "rocket": ("skimage", "data/rocket.jpg"),
+    "tower": ("gradio", "media_assets/images/tower.jpg"),
+    "pagoda": ("sklearn", "datasets/images/china.jpg"),
+    "flower": ("sklearn", "datasets/images/flower.jpg"),
 }
 
 
@@ -27,7 +30,8 @@ def path(name: str) -> Path:
     places = spec.submodule_search_locations if spec is not None else None
     found = [Path(place) / file for place in places or () if (Path(place) / file).is_file()]
     if not found:
-        raise GamlensError(f"The photo {name!r} comes with the package {package}: pip install 'gamlens[demo]'.")
+        extra = "bench" if package == "sklearn" else "demo"
+        raise GamlensError(f"The photo {name!r} comes with the package {package}: pip install 'gamlens[{extra}]'.")
     return found[0]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import json
 import platform
+import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +67,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "fingerprint": dataset.fingerprint(),
         "items": items,
         "protocol": protocol.record(),
+        "command": _command(),
         "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     return dict(json.loads(json.dumps(about)))
@@ -153,6 +156,13 @@ def _type(arrow: Any, kind: str) -> Any:
     plain = {"float": "float64", "[float]": "float32", "[int16]": "int16", "bool": "bool_"}.get(kind, kind)
     made = getattr(arrow, plain)()
     return arrow.list_(made) if kind.startswith("[") else made
+
+
+def _command() -> str:
+    """What was typed, where this is the command line."""
+    program = Path(sys.argv[0])
+    ours = program.name.startswith("gamlens") or program.parent.name == "gamlens"
+    return shlex.join(["gamlens", *sys.argv[1:]]) if ours else ""
 
 
 def _arrow() -> Any:

@@ -83,12 +83,12 @@ def curves(outcome: Outcome) -> Image.Image:
         panels = []
         for measure in SIMILARITIES:
             lines = [
-                render.Line(mode, (1.0, *(v.mean for v in outcome.curve(method, mode, measure))), colors[mode],
+                render.Curve(mode, (1.0, *(v.mean for v in outcome.curve(method, mode, measure))), colors[mode],
                             dashed=mode != MODES[0])
                 for mode in MODES
             ]  # fmt: skip
             level = next(v.level for v in outcome.verdicts if (v.method, v.measure) == (method, measure))
-            lines.append(render.Line("level: 95 % of other images' maps lie below", (level,), GREY, dashed=True))
+            lines.append(render.Curve("level: 95 % of other images' maps lie below", (level,), GREY, dashed=True))
             low = min(0.0, *(value for line in lines for value in line.values))
             panels.append(render.Panel(render.plot(lines, steps, low=low, high=1.0)))
         rows.append(tuple(panels))

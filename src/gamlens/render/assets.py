@@ -3,10 +3,12 @@
 CSS = """
 :root{color-scheme:light dark;--paper:#fdfcfa;--ink:#211e26;--soft:#676270;--line:#e7e3dc;--tint:#f4f1ec;
 --accent:#a31f63;--bar:#c8406a;--good:#16805a;--bad:#c0262f;
+--c0:#8b8792;--c1:#b3205f;--c2:#1f6fb5;--c3:#128a68;--c4:#b86a00;--c5:#6a4bc0;--c6:#5b6470;
 --serif:ui-serif,"Iowan Old Style","Palatino Linotype",Palatino,Charter,Georgia,"Liberation Serif",serif;
 --sans:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","Liberation Sans",sans-serif}
 @media(prefers-color-scheme:dark){:root{--paper:#151318;--ink:#e9e6ec;--soft:#a39dac;--line:#322d39;--tint:#1e1b23;
---accent:#ff9f68;--bar:#e2604f;--good:#3fbf8c;--bad:#f0646a}}
+--accent:#ff9f68;--bar:#e2604f;--good:#3fbf8c;--bad:#f0646a;
+--c0:#8d8797;--c1:#ff7a9c;--c2:#6db4f5;--c3:#4fd1a5;--c4:#f2b04a;--c5:#b49cff;--c6:#b8c0cc}}
 *{box-sizing:border-box}
 html{-webkit-text-size-adjust:100%;scroll-behavior:smooth}
 body{margin:0 auto;max-width:70rem;padding:0 clamp(1.1rem,4vw,2.5rem) 4rem;background:var(--paper);
@@ -59,6 +61,33 @@ grid-template-columns:minmax(6rem,max-content) 1fr max-content;gap:.45rem 1rem;f
 .bars li>:last-child{font-variant-numeric:tabular-nums;text-align:right;color:var(--soft)}
 .track{height:.7rem;border-radius:.35rem;background:var(--tint);overflow:hidden}
 .track i{display:block;height:100%;border-radius:.35rem;background:var(--bar)}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr));gap:1.4rem 1.6rem;
+margin:1.3rem 0 1.7rem}
+.chart{margin:0 0 1.4rem;max-width:30rem}
+.charts .chart{margin:0;max-width:30rem}
+.chart h4{font-size:1rem;margin:0 0 .3rem;line-height:1.3}
+.chart svg{display:block;width:100%;height:auto;overflow:visible}
+.chart text{font:11px var(--sans);fill:var(--soft);font-variant-numeric:tabular-nums}
+.chart .axis{stroke:var(--line);fill:none}
+.chart .guide{stroke:var(--soft);stroke-dasharray:2 3;fill:none}
+.chart .curve{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.chart .dashed{stroke-dasharray:6 4}.chart .dotted{stroke-dasharray:1 4}
+.chart .dots{fill:none;stroke-width:4;stroke-linecap:round}
+.chart .marks{fill:none;stroke-width:7;stroke-linecap:round}
+.chart .whisker{fill:none;stroke-width:1.5}.chart .band{opacity:.14;stroke:none}
+.chart .ring{fill:var(--paper);stroke-width:2.2}
+.chart figcaption{text-align:left}
+.t0{stroke:var(--c0);fill:var(--c0)}.t1{stroke:var(--c1);fill:var(--c1)}.t2{stroke:var(--c2);fill:var(--c2)}
+.t3{stroke:var(--c3);fill:var(--c3)}.t4{stroke:var(--c4);fill:var(--c4)}.t5{stroke:var(--c5);fill:var(--c5)}
+.t6{stroke:var(--c6);fill:var(--c6)}
+.legend,.keys{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;margin:.4rem 0 .2rem;padding:0;
+font-size:.86rem;line-height:1.5;color:var(--soft)}
+.legend svg{display:inline-block;width:26px;height:10px;margin-right:.4em;vertical-align:middle}
+.keys{margin:-.6rem 0 1.7rem;align-items:center}
+.keys li{display:flex;align-items:center;gap:.45em}
+.swatch{width:1.9rem;background:#121216;padding:3px 2px;border-radius:2px}.swatch b{display:block}
+.ramp{width:6rem;height:.7rem;border-radius:2px}
+.head.group{border-bottom:1px solid var(--line);padding-bottom:.3rem}
 table{border-collapse:collapse;font-size:.95rem;line-height:1.4;min-width:min(100%,30rem)}
 th,td{padding:.5rem .9rem;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
 th:first-child,td:first-child{padding-left:.2rem}

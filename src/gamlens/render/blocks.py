@@ -11,9 +11,11 @@ from numbers import Integral
 
 from PIL import Image
 
+from gamlens.render.charts import chart
 from gamlens.render.images import fitted, pixelated, rgb
+from gamlens.render.keys import colours
 from gamlens.render.markup import bare, inline, paragraphs
-from gamlens.render.panels import Bars, Block, Cell, Grid, Panel, Table, Text
+from gamlens.render.panels import Bars, Block, Cell, Chart, Charts, Grid, Heading, Line, Panel, Table, Text
 
 LONGEST, QUALITY = 640, 88
 
@@ -35,6 +37,12 @@ def block(part: Block) -> str:
             return _table(part)
         case Text():
             return paragraphs(part.text)
+        case Heading():
+            return f"<h3>{inline(part.text)}</h3>"
+        case Chart():
+            return chart(part)
+        case Charts():
+            return f'<div class="charts">{"".join(map(chart, part.items))}</div>'
 
 
 def embedded(image: Image.Image) -> tuple[str, Image.Image]:
@@ -85,8 +93,16 @@ def _grid(grid: Grid) -> str:
         figures = [
             _figure(panel, tall) for row, tall in zip(grid.rows, grid.tallness, strict=True) for panel in row if panel
         ]
-        return f'{title}<div class="gallery" style="--n:{max(1, grid.width)}">{"".join(figures)}</div>'
+        return f'{title}<div class="gallery" style="--n:{max(1, grid.width)}">{"".join(figures)}</div>{_keys(grid)}'
     lines = []
+    if grid.groups:
+        corner = '<div class="corner" role="cell"></div>' if grid.labels else ""
+        over = "".join(
+            f'<div class="head group" role="columnheader" aria-colspan="{span}" style="grid-column:span {span}">'
+            f"{inline(text)}</div>"
+            for text, span in grid.groups
+        )
+        lines.append(f'<div class="row" role="row">{corner}{over}</div>')
     if grid.columns:
         corner = '<div class="corner" role="cell"></div>' if grid.labels else ""
         heads = "".join(f'<div class="head" role="columnheader">{inline(head)}</div>' for head in grid.columns)
@@ -105,7 +121,22 @@ def _grid(grid: Grid) -> str:
     return (
         f'{title}<div class="scroll" tabindex="0" role="region" aria-label="{name}">'
         f'<div class="{kind}" role="table" style="--n:{grid.width}">\n' + "\n".join(lines) + "</div></div>"
-    )
+    ) + _keys(grid)
+
+
+def _keys(grid: Grid) -> str:
+    """What colours and lines mean, in a row under the grid."""
+    parts = []
+    for key in grid.keys:
+        if isinstance(key, Line):
+            css = f"border-top:3px {'dashed' if key.dashed else 'solid'} rgb{key.colour}"
+            parts.append(f'<li><i class="swatch"><b style="{css}"></b></i>{inline(key.label)}</li>')
+        else:
+            stops = [colours(key).getpixel((at, 0)) for at in range(0, 256, 15)]
+            css = f"background:linear-gradient(90deg,{','.join(f'rgb{stop}' for stop in stops)})"
+            ends = (inline(key.low), inline(key.high))
+            parts.append(f'<li>{inline(key.label)} {ends[0]} <i class="ramp" style="{css}"></i> {ends[1]}</li>')
+    return f'<ul class="keys">{"".join(parts)}</ul>' if parts else ""
 
 
 def _bars(bars: Bars) -> str:

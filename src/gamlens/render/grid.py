@@ -7,113 +7,104 @@ from dataclasses import dataclass
 from PIL import Image, ImageColor, ImageDraw
 
 from gamlens.errors import GamlensError
+from gamlens.render import keys
 from gamlens.render.images import fitted, rgb
-from gamlens.render.lettering import Font, font, wrapped
-from gamlens.render.panels import Grid, Panel
+from gamlens.render.layout import CAPTION, TITLE, Layout, deepest, layout, line, spans
+from gamlens.render.lettering import font
+from gamlens.render.panels import RGB, Grid, Panel
 
 MARKS = {"good": (22, 143, 96), "bad": (196, 38, 46)}
-
-_MARGIN, _GAP = 16, 14
-_TITLE, _HEAD, _CAPTION = 19, 15, 13
-_LEADING = 1.3
+RULE = (198, 198, 204)
+COLUMN, FULL = 3.5, 7.16
+_PRINT = 145  # dots an inch at which scale 1 sets captions in 6.5 points and heads in 7.5
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where things go, in pixels: `cells[row][column]` is the (left, top) of a cell's picture area.
+class Ink:
+    """What words are written in: the main colour and a softer one."""
 
-    All cells are `width` wide; those of a row are `heights[row]` high.
-    """
+    pen: ImageDraw.ImageDraw
+    dark: RGB
+    soft: RGB
 
-    size: tuple[int, int]
-    width: int
-    heights: tuple[int, ...]
-    cells: tuple[tuple[tuple[int, int], ...], ...]
-    heads_top: int
-    title: list[str]
-    heads: list[list[str]]
-    labels: list[list[str]]
-    captions: list[list[list[str]]]
-    titles: list[list[list[str]]]
+    def write(self, lines: list[str], x: float, y: float, size: float, anchor: str, *, bold: bool = False) -> None:
+        for number, text in enumerate(lines):
+            self.pen.text((x, y + number * line(size)), text, self.dark if bold else self.soft, font(size), anchor,
+                          stroke_width=size / 60 if bold else 0)  # fmt: skip
 
 
-def _panel_text(grid: Grid, field: str, face: Font, width: int, most: int) -> list[list[list[str]]]:
-    return [[wrapped(getattr(panel, field), face, width, most=most) if panel else [] for panel in row]
-            for row in grid.rows]  # fmt: skip
-
-
-def _line(size: float) -> int:
-    return round(size * _LEADING)
-
-
-def _deepest(texts: list[list[str]]) -> int:
-    return max((len(lines) for lines in texts), default=0)
-
-
-def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0) -> Layout:
-    """The geometry of `grid` with pictures at most `cell` x `cell`, everything multiplied by `scale`."""
-    if not grid.width or not grid.rows:
-        raise GamlensError("a grid to draw has at least one row and one column, found none: add a panel")
-    if cell < 16 or scale <= 0:
-        raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
-    margin, gap, pad = round(_MARGIN * scale), round(_GAP * scale), round(6 * scale)
-    width = round(cell * scale)
-    heights = tuple(max(1, round(cell * scale * tall)) for tall in grid.tallness)
-    title, head, caption = _TITLE * scale, _HEAD * scale, _CAPTION * scale
-    labels = [wrapped(label, font(head), 0.6 * width, most=3) for label in grid.labels]
-    longest = max((font(head).getlength(line) for lines in labels for line in lines), default=0)
-    left = margin + (round(longest) + gap if longest else 0)
-    right = left + grid.width * width + (grid.width - 1) * gap + margin
-    name = wrapped(grid.title, font(title), right - 2 * margin, most=2)
-    heads = [wrapped(text, font(head), width, most=2) for text in grid.columns]
-    captions = _panel_text(grid, "caption", font(caption), width, 3)
-    titles = _panel_text(grid, "title", font(caption), width, 1)
-
-    heads_top = margin + (len(name) * _line(title) + pad if name else 0)
-    top = heads_top + (_deepest(heads) * _line(head) + pad if _deepest(heads) else 0)
-    cells = []
-    for height, above, below in zip(heights, titles, captions, strict=True):
-        top += _deepest(above) * _line(caption) + (pad // 2 if _deepest(above) else 0)
-        cells.append(tuple((left + i * (width + gap), top) for i in range(grid.width)))
-        top += height + (_deepest(below) * _line(caption) + pad if _deepest(below) else 0) + gap
-    size = (right, top - gap + margin)
-    return Layout(size, width, heights, tuple(cells), heads_top, name, heads, labels, captions, titles)
-
-
-def draw(grid: Grid, *, cell: int = 240, scale: float = 1.0, background: str = "white") -> Image.Image:
-    """`grid` typeset as an RGB picture: equal cells, pictures centred in them, words in Pillow's font."""
-    place = layout(grid, cell=cell, scale=scale)
+def draw(
+    grid: Grid, *, cell: int = 240, scale: float = 1.0, background: str = "white", tight: bool = False
+) -> Image.Image:
+    """`grid` typeset as an RGB picture: aligned cells, pictures centred in them, words in Pillow's font."""
+    place = layout(grid, cell=cell, scale=scale, tight=tight)
     try:
         ground = ImageColor.getrgb(background)[:3]
     except ValueError as error:
         raise GamlensError(f"unknown background {background!r}: give a colour name or '#rrggbb'") from error
     sheet = Image.new("RGB", place.size, ground)
-    pen = ImageDraw.Draw(sheet)
-    ink = (24, 24, 28) if sum(ground) > 3 * 110 else (238, 238, 240)
-    soft = (84, 84, 92) if sum(ground) > 3 * 110 else (178, 178, 186)
-    width = place.width
-    title, head, caption = _TITLE * scale, _HEAD * scale, _CAPTION * scale
-
-    def write(lines: list[str], x: float, y: float, size: float, anchor: str, *, bold: bool = False) -> None:
-        for number, line in enumerate(lines):
-            pen.text((x, y + number * _line(size)), line, ink if bold else soft, font(size), anchor,
-                     stroke_width=size / 60 if bold else 0)  # fmt: skip
-
-    write(place.title, round(_MARGIN * scale), round(_MARGIN * scale), title, "la", bold=True)
-    for (x, _), lines in zip(place.cells[0], place.heads, strict=False):
-        shift = (_deepest(place.heads) - len(lines)) * _line(head)
-        write(lines, x + width / 2, place.heads_top + shift, head, "ma", bold=True)
-    for height, corners, lines in zip(place.heights, place.cells, place.labels, strict=False):
-        middle = corners[0][1] + (height - len(lines) * _line(head)) / 2
-        write(lines, corners[0][0] - round(_GAP * scale), middle, head, "ra", bold=True)
+    light = sum(ground) > 3 * 110
+    dark, soft = ((24, 24, 28), (84, 84, 92)) if light else ((238, 238, 240), (178, 178, 186))
+    ink = Ink(ImageDraw.Draw(sheet), dark, soft)
+    _heads(grid, place, ink, scale)
+    _labels(sheet, place, ink, tight, background)
+    for number in (row for row in grid.breaks if 0 < row < len(place.cells)):
+        middle = (place.space.gap + place.space.apart) // 2 + deepest(place.titles[number]) * line(CAPTION * scale)
+        above, right = place.cells[number][0][1] - middle, place.size[0] - place.space.margin
+        ink.pen.line((place.cells[0][0][0], above, right, above), RULE, max(1, round(scale)))
     rows = zip(grid.rows, place.heights, place.cells, place.titles, place.captions, strict=True)
-    for row, height, corners, above, below in rows:
-        for panel, (x, y), over, under in zip(row, corners, above, below, strict=False):
-            write(over, x + width / 2, y - _line(caption) - 3 * scale, caption, "ma", bold=True)
-            write(under, x + width / 2, y + height + 6 * scale, caption, "ma")
+    for row, height, corners, above_, below in rows:
+        cells = zip(row, corners, place.widths, above_, below, strict=False)
+        for panel, (x, y), width, over, under in cells:
+            ink.write(over, x + width / 2, y - line(CAPTION * scale) - 3 * scale, CAPTION * scale, "ma", bold=True)
+            ink.write(under, x + width / 2, y + height + 6 * scale, CAPTION * scale, "ma")
             if panel:
                 _put(sheet, panel, (x, y), (width, height), background, scale)
+    keys.put(sheet, place.keys, (place.cells[0][0][0], place.keys_top), scale, dark, soft)
     return sheet
+
+
+def typeset(grid: Grid, *, inches: float | None = None, dpi: int = 200) -> Image.Image:
+    """`grid` for print: as wide as a column (up to four pictures across) or a page, or `inches`, row labels upright.
+
+    Letters have 6 to 8 points at that width; the pictures take what room is left.
+    """
+    if not 72 <= dpi <= 1200 or (inches is not None and not 1 <= inches <= 40):
+        raise GamlensError(f"a figure is 1 to 40 inches wide at 72 to 1200 dots an inch, found {inches} at {dpi}")
+    wanted = round((inches or (COLUMN if grid.width <= 4 else FULL)) * dpi)
+    scale = dpi / _PRINT
+    cell = 0.9 * wanted / grid.width / scale
+    for _ in range(6):
+        found = layout(grid, cell=max(16, round(cell)), scale=scale, tight=True).size[0]
+        cell += (wanted - found) / scale / (sum(grid.widths) / max(grid.widths) if grid.widths else grid.width)
+    return draw(grid, cell=max(16, round(cell)), scale=scale, tight=True)
+
+
+def _heads(grid: Grid, place: Layout, ink: Ink, scale: float) -> None:
+    """The title, the heads of groups with a rule under each, the heads of columns."""
+    margin, head = place.space.margin, place.head
+    ink.write(place.title, margin, margin, TITLE * scale, "la", bold=True)
+    lefts = [x for x, _ in place.cells[0]]
+    for (_, start, end), lines in zip(spans(grid, lefts, place.widths), place.groups, strict=True):
+        ink.write(lines, (start + end) / 2, place.groups_top, head, "ma", bold=True)
+        y = place.groups_top + line(head) + round(2 * scale)
+        ink.pen.line((start, y, end - 1, y), RULE, max(1, round(scale)))
+    for x, width, lines in zip(lefts, place.widths, place.heads, strict=False):
+        shift = (deepest(place.heads) - len(lines)) * line(head)
+        ink.write(lines, x + width / 2, place.heads_top + shift, head, "ma", bold=True)
+
+
+def _labels(sheet: Image.Image, place: Layout, ink: Ink, tight: bool, ground: str) -> None:
+    gap = place.space.gap
+    for height, corners, lines in zip(place.heights, place.cells, place.labels, strict=False):
+        left, top = corners[0]
+        deep = len(lines) * line(place.label)
+        if not tight:
+            ink.write(lines, left - gap, top + (height - deep) / 2, place.label, "ra", bold=True)
+        elif lines:
+            strip = Image.new("RGB", (height, deep), ground)
+            Ink(ImageDraw.Draw(strip), ink.dark, ink.soft).write(lines, height / 2, 0, place.label, "ma", bold=True)
+            sheet.paste(strip.transpose(Image.Transpose.ROTATE_90), (left - gap - deep + gap // 4, top))
 
 
 def _put(
@@ -133,7 +124,8 @@ def _put(
     pen, line = ImageDraw.Draw(sheet), max(2, round(3 * scale))
     frame = (x - line, y - line, x + picture.width + line - 1, y + picture.height + line - 1)
     pen.rectangle(frame, outline=MARKS[panel.mark], width=line)
-    _badge(pen, panel.mark, frame[2] - 5 * scale, frame[1] + 5 * scale, 9 * scale)
+    right, top = min(frame[2] - 5 * scale, sheet.width - 10 * scale), max(frame[1] + 5 * scale, 10 * scale)
+    _badge(pen, panel.mark, right, top, 9 * scale)
 
 
 def _badge(pen: ImageDraw.ImageDraw, mark: str, x: float, y: float, radius: float) -> None:

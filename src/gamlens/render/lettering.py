@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 
 from PIL import ImageFont
@@ -10,6 +11,7 @@ from PIL import ImageFont
 from gamlens.render.markup import bare
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+LEADING = 1.3
 
 _SPELLED = {"–": "-", "—": "-", "−": "-", "×": "x", "→": "->", "←": "<-", "≥": ">=", "≤": "<=", "µ": "u",
             "✓": "+", "✗": "x", "ß": "ss", "ł": "l", "ø": "o", "æ": "ae", "œ": "oe"}  # fmt: skip
@@ -59,3 +61,14 @@ def wrapped(text: str, face: Font, width: float, *, most: int) -> list[str]:
         else:
             lines.append(word)
     return [ellipsized(line, face, width) for line in lines]
+
+
+def fitting(texts: Sequence[str], rooms: Sequence[float], size: float) -> float:
+    """The size at which every text fits into its room: on one line from 85 %, on two from 70 % of the given size."""
+    for most, least in ((1, 85), (2, 70)):
+        for percent in range(100, least - 1, -5):
+            face = font(size * percent / 100)
+            lines = (wrapped(text, face, room, most=most) for text, room in zip(texts, rooms, strict=False))
+            if not any(line.endswith("…") for text in lines for line in text):
+                return size * percent / 100
+    return size * 0.7

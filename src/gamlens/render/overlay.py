@@ -16,7 +16,9 @@ from gamlens.render.images import Picture, rgb
 Box = tuple[float, float, float, float]
 Floats = NDArray[np.float32]
 
-LIGHT, DARK = (255, 255, 255), (18, 18, 22)
+RGB = tuple[int, int, int]
+LIGHT: RGB = (255, 255, 255)
+DARK: RGB = (18, 18, 22)
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _STRIP = 1 << 18
 
@@ -111,37 +113,72 @@ def _mix(photo: NDArray[np.uint8], level: NDArray[np.uint8], blend: Blend) -> ND
     return out
 
 
-def _thickness(width: int, height: int) -> int:
-    return max(1, round(min(width, height) / 180))
+def _thickness(width: int, height: int, thick: float = 1) -> int:
+    return max(1, round(thick * min(width, height) / 180))
 
 
-def _draw_box(picture: Image.Image, box: Box) -> None:
+def boxed(
+    image: Picture, boxes: Iterable[Box], *, colour: RGB = LIGHT, dashed: bool = False, thick: float = 1
+) -> Image.Image:
+    """A copy of `image` with boxes drawn into it: in a colour, dashed or not, `thick` times the usual line."""
+    picture = rgb(image).copy()
+    for box in boxes:
+        _draw_box(picture, box, colour, dashed=dashed, thick=thick)
+    return picture
+
+
+def outlined(image: Picture, mask: NDArray[np.bool_], *, colour: RGB = LIGHT, thick: float = 1) -> Image.Image:
+    """A copy of `image` with the border of `mask` (H, W) drawn into it."""
+    picture = rgb(image)
+    _same_size("mask", np.shape(mask), picture)
+    pixels = np.array(picture)
+    _outline(pixels, np.asarray(mask, dtype=bool), colour, thick)
+    return Image.fromarray(pixels)
+
+
+def _draw_box(picture: Image.Image, box: Box, colour: RGB = LIGHT, *, dashed: bool = False, thick: float = 1) -> None:
     """A light line between two dark ones, inside the box; a side outside the picture moves to its edge."""
     x0, y0, x1, y1 = (float(side) for side in box)
     if not (np.isfinite((x0, y0, x1, y1)).all() and x0 < x1 and y0 < y1):
         raise GamlensError(f"a box is finite (x0, y0, x1, y1) with x0 < x1 and y0 < y1, found {box!r}: reorder it")
     left, top = max(0, int(np.floor(x0))), max(0, int(np.floor(y0)))
     right, bottom = min(picture.width, int(np.ceil(x1))) - 1, min(picture.height, int(np.ceil(y1))) - 1
-    light = _thickness(*picture.size)
+    light = _thickness(*picture.size, thick)
     dark = max(1, light // 2)
     draw = ImageDraw.Draw(picture)
-    for inset, colour, width in ((0, DARK, light + 2 * dark), (dark, LIGHT, light)):
+    for inset, paint, width in ((0, DARK, light + 2 * dark), (dark, colour, light)):
         corners = (left + inset, top + inset, right - inset, bottom - inset)
         if corners[0] <= corners[2] and corners[1] <= corners[3]:
-            draw.rectangle(corners, outline=colour, width=width)
+            draw.rectangle(corners, outline=paint, width=width)
+            if dashed and paint is colour:
+                _cut(draw, corners, light)
 
 
-def _outline(pixels: NDArray[np.uint8], mask: NDArray[np.bool_]) -> None:
+def _cut(draw: ImageDraw.ImageDraw, corners: tuple[int, int, int, int], light: int) -> None:
+    """Turn a line of that width into dashes: dark pieces across each side, none at a corner."""
+    x0, y0, x1, y1 = corners
+    piece = 5 * light
+    for start in range(x0 + piece, x1 - piece, 2 * piece):
+        end = min(start + piece, x1 - piece) - 1
+        draw.rectangle((start, y0, end, y0 + light - 1), fill=DARK)
+        draw.rectangle((start, y1 - light + 1, end, y1), fill=DARK)
+    for start in range(y0 + piece, y1 - piece, 2 * piece):
+        end = min(start + piece, y1 - piece) - 1
+        draw.rectangle((x0, start, x0 + light - 1, end), fill=DARK)
+        draw.rectangle((x1 - light + 1, start, x1, end), fill=DARK)
+
+
+def _outline(pixels: NDArray[np.uint8], mask: NDArray[np.bool_], colour: RGB = LIGHT, thick: float = 1) -> None:
     """Draw the inner border of `mask` (H, W) into `pixels`: a light line, a dark one inside it."""
     if not mask.any():
         return
     down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     window = np.s_[down[0] : down[-1] + 1, across[0] : across[-1] + 1]
-    light = _thickness(mask.shape[1], mask.shape[0])
+    light = _thickness(mask.shape[1], mask.shape[0], thick)
     outer = mask[window]
     middle = _eroded(outer, light)
     inner = _eroded(middle, max(1, light // 2))
-    pixels[window][outer & ~middle] = LIGHT
+    pixels[window][outer & ~middle] = colour
     pixels[window][middle & ~inner] = DARK
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from gamlens.errors import GamlensError
 
 Cell: TypeAlias = str | int | float
+RGB: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,41 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """A colour scale with what its ends mean; `over`: as its colours look over a grey photo."""
+
+    label: str
+    low: str = "0"
+    high: str = "1"
+    cmap: str = "ember"
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line drawn into the pictures, and what it means."""
+
+    label: str
+    colour: RGB
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
 class Grid:
-    """Rows of panels (None leaves a cell empty), with column heads and row labels."""
+    """Rows of panels (None leaves a cell empty), with column heads and row labels.
+
+    `groups` are heads over several columns (text, how many); `widths` are the columns' relative widths in print;
+    `breaks` are the rows that a new part begins with; `keys` explain colours and lines, under the grid.
+    """
 
     rows: tuple[tuple[Panel | None, ...], ...]
     columns: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     title: str = ""
+    groups: tuple[tuple[str, int], ...] = ()
+    widths: tuple[float, ...] = ()
+    breaks: tuple[int, ...] = ()
+    keys: tuple[Scale | Line, ...] = ()
 
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.rows):
@@ -38,6 +67,10 @@ class Grid:
         widest = max((len(row) for row in self.rows), default=0)
         if self.columns and widest > len(self.columns):
             raise GamlensError(f"a grid row of {widest} panels has {len(self.columns)} column heads: give one for each")
+        if self.groups and sum(span for _, span in self.groups) != self.width:
+            raise GamlensError(f"a grid of {self.width} columns has the groups {self.groups}: they must cover it")
+        if self.widths and (len(self.widths) != self.width or min(self.widths) <= 0):
+            raise GamlensError(f"a grid of {self.width} columns has the widths {self.widths}: give each one above 0")
 
     @property
     def width(self) -> int:
@@ -80,7 +113,55 @@ class Text:
     text: str
 
 
-Block: TypeAlias = Panel | Grid | Bars | Table | Text
+@dataclass(frozen=True)
+class Heading:
+    """A heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of a chart under one name: joined, apart, or marks with a whisker (`spread`: low and high of each).
+
+    `tone` picks a colour (0 is grey); `ring` is the number of a point to stand out.
+    """
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    kind: Literal["line", "dashed", "dotted", "dots", "marks"] = "line"
+    tone: int = 1
+    spread: tuple[tuple[float, float], ...] = ()
+    ring: int | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with its axes' names; `names` stand at x = 0, 1, 2 ... in place of numbers.
+
+    `diagonal` draws y = x; `zero` draws y = 0; a range is found from the points where none is given.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    caption: str = ""
+    names: tuple[str, ...] = ()
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    diagonal: bool = False
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts side by side, as many as there is room for."""
+
+    items: tuple[Chart, ...]
+
+
+Block: TypeAlias = Panel | Grid | Bars | Table | Text | Heading | Chart | Charts
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _OVER, _TEXT, _SLANT = 3, 12, 35
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A curve: one value a step (NaN leaves a gap), dashed or not; one value alone holds everywhere."""
 
     name: str
@@ -47,7 +47,7 @@ class _Frame:
 
 
 def plot(
-    lines: Sequence[Line], steps: Sequence[str], *, width: int = 360, height: int = 250,
+    lines: Sequence[Curve], steps: Sequence[str], *, width: int = 360, height: int = 250,
     low: float | None = None, high: float | None = None,
 ) -> Image.Image:  # fmt: skip
     """`lines` over `steps`; a line of one value is drawn across. The range is that of the values unless given."""
@@ -77,7 +77,7 @@ def plot(
     return sheet.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def legend(lines: Sequence[Line], *, width: int = 720) -> Image.Image:
+def legend(lines: Sequence[Curve], *, width: int = 720) -> Image.Image:
     """What the lines are, in as many rows as it takes."""
     scale = _OVER
     face, rows, x = font(13 * scale), 0, 0.0
@@ -118,7 +118,7 @@ def _axes(sheet: Image.Image, frame: _Frame, marks: list[float], names: list[str
         sheet.paste(SOFT, (round(x - turned.width + 6 * scale), round(bottom + 5 * scale)), turned)
 
 
-def _curve(pen: ImageDraw.ImageDraw, frame: _Frame, line: Line, scale: int) -> None:
+def _curve(pen: ImageDraw.ImageDraw, frame: _Frame, line: Curve, scale: int) -> None:
     if len(line.values) == 1 and frame.steps > 1:
         ends = [(frame.box[0], frame.at(0, line.values[0])[1]), (frame.box[2], frame.at(0, line.values[0])[1])]
         _stroke(pen, ends, line, scale)
@@ -134,7 +134,7 @@ def _curve(pen: ImageDraw.ImageDraw, frame: _Frame, line: Line, scale: int) -> N
                         width=round(1.5 * scale))  # fmt: skip
 
 
-def _stroke(pen: ImageDraw.ImageDraw, ends: list[tuple[float, float]], line: Line, scale: int) -> None:
+def _stroke(pen: ImageDraw.ImageDraw, ends: list[tuple[float, float]], line: Curve, scale: int) -> None:
     (x0, y0), (x1, y1) = ends
     length, dash = math.hypot(x1 - x0, y1 - y0), 5 * scale
     pieces = max(1, round(length / dash)) if line.dashed else 1

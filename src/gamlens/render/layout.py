@@ -1,0 +1,181 @@
+"""Where the parts of a drawn grid go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gamlens.errors import GamlensError
+from gamlens.render.keys import arranged
+from gamlens.render.lettering import LEADING, Font, fitting, font, wrapped
+from gamlens.render.panels import Grid, Line, Scale
+
+TITLE, HEAD, CAPTION = 19, 15, 13
+
+Texts = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Room around the grid, between cells, and between parts, at scale 1."""
+
+    margin: int
+    gap: int
+    apart: int
+
+    def times(self, scale: float) -> Space:
+        return Space(round(self.margin * scale), round(self.gap * scale), round(self.apart * scale))
+
+
+WIDE, TIGHT = Space(16, 14, 14), Space(3, 6, 10)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things go, in pixels: `cells[row][column]` is the (left, top) of a cell's picture area.
+
+    A column is `widths[column]` wide; a row is `heights[row]` high.
+    """
+
+    size: tuple[int, int]
+    space: Space
+    head: float
+    label: float
+    widths: tuple[int, ...]
+    heights: tuple[int, ...]
+    cells: tuple[tuple[tuple[int, int], ...], ...]
+    groups_top: int
+    heads_top: int
+    keys_top: int
+    title: list[str]
+    groups: Texts
+    heads: Texts
+    labels: Texts
+    captions: list[Texts]
+    titles: list[Texts]
+    keys: list[list[Scale | Line]]
+
+
+def line(size: float) -> int:
+    """The height of a line of letters of that size."""
+    return round(size * LEADING)
+
+
+def deepest(texts: Texts) -> int:
+    return max((len(lines) for lines in texts), default=0)
+
+
+def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False) -> Layout:
+    """The geometry of `grid` with pictures at most `cell` x `cell`, everything multiplied by `scale`.
+
+    `tight`, for print: little room between pictures, row labels run upwards, heads and labels shrink to fit.
+    """
+    if not grid.width or not grid.rows:
+        raise GamlensError("a grid to draw has at least one row and one column, found none: add a panel")
+    if cell < 16 or scale <= 0:
+        raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
+    space, pad = (TIGHT if tight else WIDE).times(scale), round(6 * scale)
+    widths, heights = _widths(grid, cell * scale), _heights(grid, cell * scale)
+    title, caption = font(TITLE * scale), font(CAPTION * scale)
+    size = fitting(grid.columns, widths, HEAD * scale) if tight else HEAD * scale
+    label = fitting(grid.labels, heights, HEAD * scale) if tight else HEAD * scale
+    labels, room = _labels(grid, heights, label, cell * scale, tight, space)
+    lefts = _lefts(grid, widths, space.margin + room, space)
+    right = lefts[-1] + widths[-1] + space.margin
+    name = wrapped(grid.title, title, right - 2 * space.margin, most=2)
+    heads = [wrapped(text, font(size), width, most=2) for text, width in zip(grid.columns, widths, strict=False)]
+    groups = [wrapped(text, font(size), end - start, most=1) for text, start, end in spans(grid, lefts, widths)]
+    captions = _panel_text(grid, "caption", caption, widths, 3)
+    titles = _panel_text(grid, "title", caption, widths, 1)
+
+    groups_top = space.margin + (len(name) * line(TITLE * scale) + pad if name else 0)
+    heads_top = groups_top + (line(size) + pad if deepest(groups) else 0)
+    top = heads_top + (deepest(heads) * line(size) + pad if deepest(heads) else 0)
+    tops, bottom = _tops(grid, heights, titles, captions, top, scale, space)
+    keys = arranged(grid.keys, right - space.margin - lefts[0], scale)
+    keys_top = bottom + max(space.gap, round(10 * scale))
+    bottom = keys_top + len(keys) * line(CAPTION * scale) + (len(keys) - 1) * pad if keys else bottom
+    cells = tuple(tuple((left, y) for left in lefts) for y in tops)
+    return Layout((right, bottom + space.margin), space, size, label, widths, heights, cells, groups_top, heads_top,
+                  keys_top, name, groups, heads, labels, captions, titles, keys)  # fmt: skip
+
+
+def spans(grid: Grid, lefts: list[int], widths: tuple[int, ...]) -> list[tuple[str, int, int]]:
+    """The text of each group, with its left and right edge."""
+    found, at = [], 0
+    for text, count in grid.groups:
+        found.append((text, lefts[at], lefts[at + count - 1] + widths[at + count - 1]))
+        at += count
+    return found
+
+
+def _widths(grid: Grid, cell: float) -> tuple[int, ...]:
+    most = max(grid.widths, default=1.0)
+    return tuple(round(cell * width / most) for width in grid.widths or (1.0,) * grid.width)
+
+
+def _heights(grid: Grid, cell: float) -> tuple[int, ...]:
+    if not grid.widths:
+        return tuple(max(1, round(cell * tall)) for tall in grid.tallness)
+    widths = _widths(grid, cell)
+    return tuple(
+        max((round(width * panel.image.height / panel.image.width)
+             for width, panel in zip(widths, row, strict=False) if panel), default=round(cell))
+        for row in grid.rows
+    )  # fmt: skip
+
+
+def _labels(
+    grid: Grid, heights: tuple[int, ...], size: float, cell: float, tight: bool, space: Space
+) -> tuple[Texts, int]:
+    """The row labels in lines, and the room they take at the left."""
+    face = font(size)
+    if tight:
+        labels = [wrapped(label, face, height, most=2) for label, height in zip(grid.labels, heights, strict=False)]
+        deep = deepest(labels) * line(size)
+    else:
+        labels = [wrapped(label, face, 0.6 * cell, most=3) for label in grid.labels]
+        deep = round(max((face.getlength(text) for lines in labels for text in lines), default=0))
+    return labels, deep + space.gap if deep else 0
+
+
+def _lefts(grid: Grid, widths: tuple[int, ...], left: int, space: Space) -> list[int]:
+    starts, at = set(), 0
+    for _, count in grid.groups:
+        starts.add(at)
+        at += count
+    lefts = []
+    for number, width in enumerate(widths):
+        left += space.apart if number and number in starts else 0
+        lefts.append(left)
+        left += width + space.gap
+    return lefts
+
+
+def _tops(
+    grid: Grid,
+    heights: tuple[int, ...],
+    titles: list[Texts],
+    captions: list[Texts],
+    top: int,
+    scale: float,
+    space: Space,
+) -> tuple[list[int], int]:
+    """The top of every row's pictures, and where the last row ends."""
+    pad, gap, step = round(6 * scale), space.gap, line(CAPTION * scale)
+    tops = []
+    for number, (height, above, below) in enumerate(zip(heights, titles, captions, strict=True)):
+        top += space.apart if number in grid.breaks else 0
+        top += deepest(above) * step + (pad // 2 if deepest(above) else 0)
+        tops.append(top)
+        top += height + (deepest(below) * step + pad if deepest(below) else 0) + gap
+    return tops, top - gap
+
+
+def _panel_text(grid: Grid, field: str, face: Font, widths: tuple[int, ...], most: int) -> list[Texts]:
+    return [
+        [
+            wrapped(getattr(panel, field), face, width, most=most) if panel else []
+            for panel, width in zip(row, widths, strict=False)
+        ]
+        for row in grid.rows
+    ]
