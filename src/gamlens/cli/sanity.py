@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.table import Table
 
@@ -49,7 +48,6 @@ def parameters(
     It passes if, with all weights random, its mean similarity to the original (SSIM, Spearman, HOG) is no more than
     the 95th percentile of that between maps of different images. An edge detector stands beside as a control.
     """
-    torch.set_flush_denormal(True)  # the tiny numbers of random networks are slow on CPUs
     with speaking():
         names = parse_list(methods)
         files = find_images(paths, skip=out)
