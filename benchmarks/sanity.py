@@ -33,7 +33,6 @@ def main() -> None:
     parser.epilog = "example: python benchmarks/sanity.py --images 20 --out sanity"
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)  # tiny numbers of random networks are slow on CPUs
     lens, every = real.lens("resnet50").to(options.device), real.samples("ILSVRC")
     chosen = spread(every, options.images, pairs=options.pairs)
     shown = [Picture(file.name, path=str(file)) for file, _ in chosen]

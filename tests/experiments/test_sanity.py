@@ -165,6 +165,10 @@ def test_flat_maps_are_counted_and_agree_with_nothing(lens):
     assert all(row.flat and row.values["spearman"] == 0 and row.values["hog"] == 0 for row in outcome.rows)
 
 
+def test_tiny_numbers_are_left_as_they_were(outcome):
+    assert torch.tensor(1e-310, dtype=torch.float64).mul(1.0) > 0
+
+
 def test_files(outcome, tmp_path):
     shown = [Image.new("RGB", (40, 30), "white")] * 6
     written = sanity_files.write(outcome, tmp_path, shown, {"model": "small"})

@@ -50,7 +50,7 @@ def ablate(
             task = bar.add_task("measuring", total=len(items))
             for part in work.ablate(lens, items, plan, batch=batch):
                 rows += part
-                bar.advance(task, min(batch, len(items)))
+                bar.update(task, completed=len({row["item"] for row in rows}))
         about = results.describe(lens, dataset, protocol, len(items))
         found = work.table(rows, about, plan)
         written = ablate_files.write(found, plan, out, about)

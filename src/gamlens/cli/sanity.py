@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.table import Table
 
@@ -51,7 +48,7 @@ def parameters(
     It passes if, with all weights random, its mean similarity to the original (SSIM, Spearman, HOG) is no more than
     the 95th percentile of that between maps of different images. An edge detector stands beside as a control.
     """
-    with speaking(), flushing():
+    with speaking():
         names = parse_list(methods)
         files = find_images(paths, skip=out)
         pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
@@ -80,16 +77,6 @@ def parameters(
             return
         show(sanity_files.brief_table(outcome))
         out_console.print(f"{len(written)} files; look at {out / 'curves.png'}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def flushing() -> Iterator[None]:
-    """Denormal numbers count as zero: random networks make many, and they are slow on CPUs."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def show(cells: sanity_files.Cells) -> None:

@@ -8,7 +8,8 @@ of the three measures. A map that still shows the image, whatever the weights, s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -99,7 +100,7 @@ def parameters(
     """
     groups = range(len(items)) if groups is None else groups
     check_groups(groups)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _no_denormals():
         warnings.simplefilter("ignore", GamlensWarning)
         tell("original")
         original = {name: maps.cpu() for name, maps in make(lens).items()}
@@ -115,6 +116,17 @@ def parameters(
                     one = {measure: float(value[row]) for measure, value in values.items()}
                     rows.append(Row(method, state.mode, state.step, state.part, item, one, bool(flat[row])))
     return Outcome(tuple(found), tuple(items), tuple(rows), _verdicts(rows, features, groups, len(found)), shown)
+
+
+@contextmanager
+def _no_denormals() -> Iterator[None]:
+    """Tiny numbers, of which random networks have many, are slow on CPUs: here they are 0. Then as it was."""
+    was = bool(torch.tensor(1e-310, dtype=torch.float64).mul(1.0) == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was)
 
 
 def describe(maps: Mapping[str, Tensor]) -> Features:

@@ -97,7 +97,13 @@ def trials(
         if methods.find(name).kind == "pair":
             raise GamlensError(f"Method {name!r} explains pairs only; data randomisation explains classes.")
     for seed in range(seeds):
-        yield _trial(split(digits, seed=seed, train=train, shown=shown), names, seed, n, tell)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the network is too small to be worth splitting
+        try:
+            trial = _trial(split(digits, seed=seed, train=train, shown=shown), names, seed, n, tell)
+        finally:
+            torch.set_num_threads(threads)
+        yield trial
 
 
 def fit(images: Tensor, labels: Tensor, *, seed: int) -> tuple[LeNet5, float, int]:

@@ -19,7 +19,8 @@ from gamlens.experiments.tables import comma_separated, markdown
 from gamlens.metrics import SIMILARITIES
 
 NETWORKS = ("true", "true, another seed", "random")
-PIXELS = 112
+SHORT = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}
+PIXELS = 168
 
 
 def accuracy_table(trials: Sequence[Trial]) -> Cells:
@@ -72,7 +73,7 @@ def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
         for network in NETWORKS:
             maps = trial.maps[network][method]
             rows.append(tuple(render.Panel(_large(maps[i].numpy(), "ember")) for i in range(digits)))
-            labels.append(f"{title(method)}: {network}")
+            labels.append(f"{title(method)}: {SHORT[network]}")
     return render.draw(render.Grid(tuple(rows), labels=tuple(labels), title=f"LeNet-5, seed {trial.seed}"), cell=PIXELS)
 
 
