@@ -28,13 +28,15 @@ class Matches:
     """What one position of the image `side` adds to a pair's score, split over the positions of the other image.
 
     `map` (h,w) is in units of the score: over all positions of `side` the maps add up to `score`. `cell` is the asked
-    position (row, column) at the block's size; `picture` and `frame` are the other image's.
+    position (row, column) among `cells` (rows, columns) of the asked image; `size`, `picture` and `frame` are the
+    other image's.
     """
 
     map: Tensor
     score: float
     side: Side
     cell: tuple[int, int]
+    cells: tuple[int, int]
     size: tuple[int, int]
     picture: Picture
     frame: Frame

@@ -203,11 +203,12 @@ class PairTrace:
             e = [wide(self.embeddings[number][pair].detach()) for number in (here, there)]
             eps = torch.finfo(self.embeddings[0].dtype).eps
             share = matches.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
-            cell = matches.cell_of(point, self.origins[here].frames[pair], (h[0].shape[1], h[0].shape[2]))
+            cells = (h[0].shape[1], h[0].shape[2])
+            cell = matches.cell_of(point, self.origins[here].frames[pair], cells)
             value = float(scores.find_pair_score(score)(e[0][None], e[1][None])[0])
             other = self.origins[there]
             return matches.Matches(
-                *(matches.parts(h[0], h[1], cell, share), value, side, cell),
+                *(matches.parts(h[0], h[1], cell, share), value, side, cell, cells),
                 *(self.sizes[there], other.pictures[pair], other.frames[pair]),
             )
 

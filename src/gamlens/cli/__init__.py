@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gamlens import __version__
-from gamlens.cli import evaluate, explain
+from gamlens.cli import evaluate, explain, studio
 from gamlens.cli.common import out_console
 
 app = typer.Typer(
@@ -26,5 +26,5 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-for part in (explain.app, evaluate.app):
+for part in (explain.app, evaluate.app, studio.app):
     app.registered_commands += part.registered_commands

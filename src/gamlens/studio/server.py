@@ -1,0 +1,185 @@
+"""Starting the studio: where it listens, who may come in, what it may hold, and that nothing leaves the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gamlens.errors import GamlensError
+from gamlens.lens import Lens
+from gamlens.studio.desk import Desk
+from gamlens.studio.samples import collect
+from gamlens.studio.shelf import Shelf
+from gamlens.studio.state import MOST_BYTES, MOST_VISITS, Visits
+from gamlens.studio.style import CSS
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+EMBEDDED = "efficientnet_lite0"
+LOCAL = "127.0.0.1"
+THREADS, WAITING = 8, 64
+FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"]
+MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
+POLICY = (
+    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; font-src 'self' data:; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:; worker-src 'self' blob:; "
+    "object-src 'none'; base-uri 'self'; form-action 'self'"
+)
+Models = Lens | str | Mapping[str, Lens | str]
+
+
+@dataclass(frozen=True, eq=False)
+class Studio:
+    """A running studio: its address, and `close()`. As a context manager it closes itself."""
+
+    url: str
+    desk: Desk
+    page: gr.Blocks
+    folder: Path
+
+    def wait(self) -> None:
+        """Until the process is interrupted."""
+        try:
+            self.page.block_thread()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop serving; every visit's photos are deleted."""
+        self.page.close(verbose=False)
+        self.desk.visits.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Studio:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def launch(
+    models: Models = EMBEDDED,
+    *,
+    host: str = LOCAL,
+    port: int | None = None,
+    auth: tuple[str, str] | None = None,
+    browser: bool = False,
+    visits: int = MOST_VISITS,
+    block: bool = False,
+) -> Studio:
+    """Open the studio on a lens, a model's name or `file.py:build`, or several of them by name.
+
+    It listens on this machine alone; `host="0.0.0.0"` opens it to others, and then give `auth=(user, password)`.
+    `visits`: how many visitors' photos are kept in memory at a time. `block=True` returns when it is interrupted.
+    """
+    try:
+        import gradio as gr
+    except ImportError as error:
+        raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
+    from gamlens.studio.page import build
+
+    given = _given(models)
+    folder = Path(tempfile.mkdtemp(prefix="gamlens-studio-"))
+    try:
+        desk = Desk(Shelf(given, anything=_local(host) and auth is None), Visits(visits))
+        desk.shelf.lens(desk.shelf.first)
+        with _environment(GRADIO_TEMP_DIR=str(folder), GRADIO_ANALYTICS_ENABLED="False"):
+            page = build(desk, collect(folder / "examples"), welcome=isinstance(given[desk.shelf.first], str))
+            page.queue(max_size=WAITING, default_concurrency_limit=THREADS // 2)
+            _, url, _ = page.launch(
+                server_name=host,
+                server_port=port,
+                auth=auth,
+                inbrowser=browser,
+                prevent_thread_lock=True,
+                quiet=True,
+                share=False,
+                ssr_mode=False,
+                pwa=False,
+                mcp_server=False,
+                enable_monitoring=False,
+                max_threads=THREADS,
+                max_file_size=MOST_BYTES,
+                allowed_paths=[],
+                footer_links=[],
+                theme=gr.themes.Soft(primary_hue="orange", secondary_hue="orange", font=FONTS, font_mono=MONO),
+                css=CSS,
+                app_kwargs={"middleware": [(Walls, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
+            )
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise GamlensError(f"Cannot listen on {host}:{port or ''}: {error}. Give another --port or --host.") from error
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    studio = Studio(url, desk, page, folder)
+    if block:
+        studio.wait()
+    return studio
+
+
+class Walls:
+    """Around every request: the browser is told to fetch nothing from elsewhere, and no address is fetched for it."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        async def guarded(event: MutableMapping[str, Any]) -> None:
+            if event["type"] == "http.response.start":
+                kept = [(name, value) for name, value in event["headers"] if name.lower() != b"content-security-policy"]
+                event["headers"] = [
+                    *kept,
+                    (b"content-security-policy", POLICY.encode()),
+                    (b"referrer-policy", b"no-referrer"),
+                    (b"x-content-type-options", b"nosniff"),
+                ]
+            await send(event)
+
+        path = str(scope.get("path", "")).lower()
+        if scope["type"] == "http" and ("file=http" in path or "/proxy=" in path):
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"The studio fetches nothing from elsewhere."})
+            return
+        await self.app(scope, receive, guarded if scope["type"] == "http" else send)
+
+
+def _given(models: Models) -> dict[str, Lens | str]:
+    if isinstance(models, Lens):
+        return {models.name: models}
+    if isinstance(models, str):
+        return {models: models}
+    if isinstance(models, Mapping) and models and all(isinstance(item, Lens | str) for item in models.values()):
+        return dict(models)
+    raise GamlensError(f"The studio takes a Lens, a model's name, or a dict of them by name; found {models!r:.80}.")
+
+
+def _local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ip_address(host).is_loopback
+    return False
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set while the page is built: gradio reads its folder and its manners from the environment."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
