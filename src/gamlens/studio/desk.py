@@ -13,7 +13,7 @@ from gamlens.lens import Lens
 from gamlens.studio import files, markup
 from gamlens.studio.shelf import Shelf
 from gamlens.studio.spots import spot_shots
-from gamlens.studio.state import Slot, Spot, Visit, Visits, read
+from gamlens.studio.state import Slot, Spot, Visit, Visits
 from gamlens.studio.views import MEAN, Controls, Shot, class_shots, guesses, notes, pair_shots, picked
 from gamlens.trace import PairTrace, Trace
 
@@ -45,7 +45,7 @@ class Desk:
         """A new photo: one forward, and the top class explained."""
 
         def work(visit: Visit) -> Answer:
-            self._give(visit, "photo", path, ours)
+            visit.give("photo", path, ours=ours)
             if path is not None:
                 visit.trace = self._lens(visit).trace(visit.photos["photo"].picture, n=None)
             return _class(visit, controls)
@@ -79,7 +79,7 @@ class Desk:
         """A new photo of a pair; one forward as soon as there are two."""
 
         def work(visit: Visit) -> Answer:
-            self._give(visit, slot, path, ours)
+            visit.give(slot, path, ours=ours)
             self._pair(visit)
             return _pair(visit, controls)
 
@@ -89,8 +89,8 @@ class Desk:
         """Both photos of an example at once."""
 
         def work(visit: Visit) -> Answer:
-            self._give(visit, "x", paths[0], True)
-            self._give(visit, "y", paths[1], True)
+            visit.give("x", paths[0], ours=True)
+            visit.give("y", paths[1], ours=True)
             self._pair(visit)
             return _pair(visit, controls)
 
@@ -100,7 +100,7 @@ class Desk:
         """A spot of one photo, or none: what matches it in the other, no forward."""
 
         def work(visit: Visit) -> Answer:
-            visit.spot = spot
+            visit.spot = None if spot is None else spot._replace(maps=_maps(controls))
             try:
                 return _pair(visit, controls)
             except GamlensError as error:
@@ -111,7 +111,14 @@ class Desk:
         return self._answer(session, work)
 
     def turn_pair(self, session: str, controls: Controls) -> Answer:
-        return self._answer(session, lambda visit: _pair(visit, controls))
+        """A control of a pair was turned: no forward. One that matches do not have leads back to the maps."""
+
+        def work(visit: Visit) -> Answer:
+            if visit.spot is not None and visit.spot.maps != _maps(controls):
+                visit.spot = None
+            return _pair(visit, controls)
+
+        return self._answer(session, work)
 
     # Both
 
@@ -168,11 +175,6 @@ class Desk:
     def _lens(self, visit: Visit) -> Lens:
         return self.shelf.lens(visit.model or self.shelf.first)
 
-    def _give(self, visit: Visit, slot: Slot, path: str | Path | None, ours: bool) -> None:
-        visit.give(slot, None)
-        if path is not None:
-            visit.give(slot, read(path, ours=ours))
-
     def _pair(self, visit: Visit) -> None:
         if "x" in visit.photos and "y" in visit.photos:
             x, y = visit.photos["x"].picture, visit.photos["y"].picture
@@ -199,6 +201,11 @@ def _fit(controls: Controls, blocks: tuple[str, ...]) -> Controls:
     return controls if controls.block in (MEAN, *blocks) else replace(controls, block=MEAN)
 
 
+def _maps(controls: Controls) -> tuple[object, ...]:
+    """What only maps depend on, and matches do not."""
+    return controls.view, controls.method, controls.n, controls.block, controls.outline, controls.threshold
+
+
 def _class_shots(visit: Visit, controls: Controls) -> list[Shot]:
     assert visit.trace is not None
     return class_shots(visit.trace, visit.photos["photo"], controls)
@@ -213,14 +220,13 @@ def _pair(visit: Visit, controls: Controls) -> Answer:
     value = float(rows[0].scores[0])
     shots = _pair_shots(visit, controls)
     model = rows[0].origin.about["model"]
-    small = f"says {model}. {READ} Click a spot in either photo to see what matches it in the other."
+    small, tip = f"for {model}. {READ}", "Click a spot in either photo to see what matches it in the other."
     told = notes(rows, picked(pair, controls), controls)
     if visit.spot is not None:
-        small = f"{shots[0].caption}; {shots[1].caption}: the parts of all positions add up to the score."
-        told = []
+        small, tip, told = "is a sum over pairs of positions, one of each photo. Here are the parts of one.", "", []
     head = markup.headline(f"{controls.score.capitalize()} similarity {value:.3g}", small, back=visit.spot is not None)
     columns = 3 if controls.view == "evidence" and visit.spot is None else 2
-    return Answer(markup.stage(head, shots, told, columns=columns), "", pair.blocks)
+    return Answer(markup.stage(head, shots, told, columns=columns, tip=tip), "", pair.blocks)
 
 
 def _pair_shots(visit: Visit, controls: Controls) -> list[Shot]:

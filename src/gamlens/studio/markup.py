@@ -46,14 +46,18 @@ def figure(shot: Shot) -> str:
     )
 
 
-def stage(head: str, shots: Sequence[Shot], notes: Iterable[str] = (), *, columns: int = 1) -> str:
-    """The headline, the pictures in columns, and what to know about them."""
+def stage(head: str, shots: Sequence[Shot], notes: Iterable[str] = (), *, columns: int = 1, tip: str = "") -> str:
+    """The headline, the pictures in columns as wide as they are, so that a row has one height, and what to know."""
     figures = "".join(map(figure, shots))
     below = "".join(f"<p>{escape(note)}</p>" for note in notes)
     aside = f'<div class="gl-notes" role="note">{below}</div>' if below else ""
+    ratios = [shot.image.width / shot.image.height for shot in shots[:columns]]
+    widths = " ".join(f"minmax(0,{ratio:.4f}fr)" for ratio in ratios)
+    shape = f"grid-template-columns:{widths};--r:{sum(ratios):.4f}"
     return (
         f'<div class="gl-head" role="status" aria-live="polite">{head}</div>'
-        f'<div class="gl-figures" style="--n:{columns}">{figures}</div>{aside}'
+        f'<div class="gl-figures gl-{columns}" style="{shape}">{figures}</div>'
+        f"{f'<p class=gl-tip>{escape(tip)}</p>' if tip else ''}{aside}"
     )
 
 
@@ -79,7 +83,8 @@ def bars(guesses: Sequence[Guess], chosen: int) -> str:
             f'<span class="gl-track" aria-hidden="true"><i style="width:{100 * guess.probability:.2f}%"></i></span>'
             "</button></li>"
         )
-    return f'<ol class="gl-bars" aria-label="The model\'s best guesses: click one to see why">{"".join(items)}</ol>'
+    title = '<p class="gl-label" id="gl-guesses">The model\'s best guesses: click one to see why</p>'
+    return f'{title}<ol class="gl-bars" aria-labelledby="gl-guesses">{"".join(items)}</ol>'
 
 
 def examples(items: Iterable[tuple[str, str, Sequence[Image.Image]]]) -> str:
@@ -91,4 +96,5 @@ def examples(items: Iterable[tuple[str, str, Sequence[Image.Image]]]) -> str:
             f'<button type="button" data-pick="{escape(key)}"><span class="gl-thumbs">{thumbs}</span>'
             f"<span>{escape(title)}</span></button>"
         )
-    return f'<div class="gl-examples" role="group" aria-label="Examples to click">{"".join(buttons)}</div>'
+    title = '<p class="gl-label">Or try an example</p>'
+    return f'{title}<div class="gl-examples" role="group" aria-label="Examples">{"".join(buttons)}</div>'

@@ -26,8 +26,8 @@ def build(desk: Desk, samples: Samples, *, welcome: bool) -> gr.Blocks:
     """The whole page; with `welcome` it opens on its first examples."""
     page = gr.Blocks(title="gamlens studio", analytics_enabled=False, delete_cache=(600, 3600))
     with page:
-        with gr.Row(equal_height=True):
-            gr.HTML(TITLE, apply_default_css=False)
+        with gr.Row():
+            gr.HTML(TITLE, apply_default_css=False, elem_id="title")
             model = gr.Dropdown(
                 desk.shelf.names,
                 value=desk.shelf.first,
@@ -110,16 +110,15 @@ def _class_events(desk: Desk, samples: Samples, tab: Tab) -> None:
 
 
 def _pair_tab(desk: Desk, samples: Samples) -> Tab:
+    pairs = [(key, title, [samples.thumb(name) for name in pair]) for key, (title, *pair) in samples.pairs.items()]
     with gr.Row():
-        with gr.Column(scale=4, min_width=300):
-            with gr.Row():
-                photos = parts.drop("First photo", "x"), parts.drop("Second photo", "y")
-            pairs = [
-                (key, title, [samples.thumb(name) for name in pair]) for key, (title, *pair) in samples.pairs.items()
-            ]
+        photos = parts.drop("First", "x"), parts.drop("Second", "y")
+        with gr.Column(scale=2, min_width=300):
             picks = parts.examples(pairs, "pair-examples")
-        with gr.Column(scale=7, min_width=320):
+    with gr.Row():
+        with gr.Column(scale=8, min_width=320):
             stage = parts.stage(TWO, "pair")
+        with gr.Column(scale=4, min_width=300):
             controls = parts.controls("pair")
             tab = Tab(photos, stage, controls, controls[2], controls[3], picks)
             parts.downloads(desk, tab, "pair")

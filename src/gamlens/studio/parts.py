@@ -77,7 +77,8 @@ def drop(label: str, name: str) -> gr.Image:
         label=label,
         type="filepath",
         sources=["upload", "clipboard"],
-        height=210,
+        height=190,
+        min_width=120,
         buttons=[],
         elem_id=name,
         placeholder="Drop a photo here\nor click to choose one",
@@ -103,7 +104,6 @@ def stage(hint: str, name: str) -> gr.HTML:
         js_on_load=style.ACT,
         apply_default_css=False,
         elem_id=f"{name}-stage",
-        min_height=120,
     )
 
 
@@ -123,31 +123,28 @@ def controls(name: str) -> list[Any]:
         **own("view"),
     )
     with gr.Row():
-        method = gr.Dropdown(methods, value=usual.method, label="Method", min_width=150, **own("method"))
-        n = gr.Slider(1, DEPTH, usual.n, step=1, label="Blocks (n)", min_width=150, **own("n"))
-        block = gr.Dropdown([MEAN], value=MEAN, label="Map of", min_width=170, **own("block"))
+        method = gr.Dropdown(methods, value=usual.method, label="Method", min_width=140, **own("method"))
+        block = gr.Dropdown([MEAN], value=MEAN, label="Map of", min_width=140, **own("block"))
+        n = gr.Slider(1, DEPTH, usual.n, step=1, label="Blocks (n)", buttons=[], min_width=140, **own("n"))
+    with gr.Row():
         score = gr.Radio(
             [(key.capitalize(), key) for key in PAIR_SCORES],
             value=usual.score,
             label="Similarity",
-            min_width=170,
+            min_width=190,
             visible=pair,
             **own("score"),
         )
+        colours = [(key.capitalize(), key) for key in COLORMAPS]
+        cmap = gr.Dropdown(colours, value=usual.cmap, label="Colours", min_width=140, **own("cmap"))
+        opacity = gr.Slider(
+            0, 1, usual.opacity, step=0.05, label="Opacity", buttons=[], min_width=140, **own("opacity")
+        )
     with gr.Row():
-        opacity = gr.Slider(0, 1, usual.opacity, step=0.05, label="Opacity", min_width=150, **own("opacity"))
-        cmap = gr.Dropdown(
-            [(key.capitalize(), key) for key in COLORMAPS],
-            value=usual.cmap,
-            label="Colours",
-            min_width=120,
-            **own("cmap"),
-        )
-        outline = gr.CheckboxGroup(
-            [(key.capitalize(), key) for key in OUTLINES], value=[], label="Outline", min_width=170, **own("outline")
-        )
+        drawn = [(key.capitalize(), key) for key in OUTLINES]
+        outline = gr.CheckboxGroup(drawn, value=[], label="Outline", min_width=190, **own("outline"))
         threshold = gr.Slider(
-            0.05, 0.95, usual.threshold, step=0.05, label="Threshold", min_width=150, **own("threshold")
+            *(0.05, 0.95, usual.threshold), step=0.05, label="Threshold", buttons=[], min_width=140, **own("threshold")
         )
     return [view, method, n, block, opacity, cmap, outline, threshold, score]
 

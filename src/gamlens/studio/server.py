@@ -81,10 +81,11 @@ def launch(
     `visits`: how many visitors' photos are kept in memory at a time. `block=True` returns when it is interrupted.
     """
     try:
-        import gradio as gr
+        from gamlens.studio.page import build
     except ImportError as error:
+        if str(error.name).split(".")[0] != "gradio":
+            raise
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
-    from gamlens.studio.page import build
 
     given = _given(models)
     folder = Path(tempfile.mkdtemp(prefix="gamlens-studio-"))
@@ -110,7 +111,7 @@ def launch(
                 max_file_size=MOST_BYTES,
                 allowed_paths=[],
                 footer_links=[],
-                theme=gr.themes.Soft(primary_hue="orange", secondary_hue="orange", font=FONTS, font_mono=MONO),
+                theme=_theme(),
                 css=CSS,
                 app_kwargs={"middleware": [(Walls, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
             )
@@ -124,6 +125,29 @@ def launch(
     if block:
         studio.wait()
     return studio
+
+
+def _theme() -> Any:
+    """Quiet labels, one strong colour that white text can be read on, and fonts of the machine itself."""
+    import gradio as gr
+
+    theme = gr.themes.Soft(
+        primary_hue="indigo", secondary_hue="indigo", neutral_hue="slate", font=FONTS, font_mono=MONO
+    )
+    values = {
+        "block_title_background_fill": ("transparent", "transparent"),
+        "block_title_text_color": ("*body_text_color_subdued", "*body_text_color_subdued"),
+        "block_label_background_fill": ("*background_fill_primary", "*background_fill_primary"),
+        "block_label_text_color": ("*body_text_color_subdued", "*body_text_color_subdued"),
+        "body_text_color_subdued": ("*neutral_600", "*neutral_300"),
+        "body_background_fill": ("*neutral_50", "*neutral_950"),
+        "checkbox_label_background_fill_selected": ("*primary_600", "*primary_600"),
+        "checkbox_background_color_selected": ("*primary_600", "*primary_600"),
+        "slider_color": ("*primary_600", "*primary_400"),
+    }
+    light = {name: value for name, (value, _) in values.items()}
+    dark = {f"{name}_dark": value for name, (_, value) in values.items()}
+    return theme.set(**light, **dark, color_accent="*primary_600", block_title_padding="0")
 
 
 class Walls:

@@ -28,7 +28,7 @@ def spot_shots(pair: PairTrace, photos: tuple[Photo, Photo], controls: Controls,
     )
     answer = Shot(
         *(image, "What matches it", f"{there.name}: the best match is {where(*best)}"),
-        f"adds {match.part:.3g} of {match.score:.3g}",
+        f"adds {match.part:.3g} of {match.score:.3g} ({100 * match.part / match.score:.1f} %)" if match.score else "",
         *("y" if spot.side == "x" else "x", best),
     )
     return [asked, answer] if spot.side == "x" else [answer, asked]

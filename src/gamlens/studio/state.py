@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -48,11 +48,35 @@ class Photo:
 
 
 class Spot(NamedTuple):
-    """A point of one photo of a pair, in shares of its width and height."""
+    """A point of one photo of a pair, in shares of its width and height, and what the maps were set to meanwhile."""
 
     side: Literal["x", "y"]
     x: float
     y: float
+    maps: tuple[object, ...] = ()
+
+
+class Held:
+    """Which photos are in use by whom: two visitors who give the same photo share its file."""
+
+    def __init__(self) -> None:
+        self._count: Counter[Path] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, path: Path) -> None:
+        with self._lock:
+            self._count[path] += 1
+
+    def leave(self, path: Path) -> None:
+        """One user less; the last one deletes the file, and its folder where nothing else is in it."""
+        with self._lock:
+            self._count[path] -= 1
+            if self._count[path] > 0:
+                return
+            del self._count[path]
+            with contextlib.suppress(OSError):
+                path.unlink()
+                path.parent.rmdir()
 
 
 @dataclass(eq=False)
@@ -64,19 +88,32 @@ class Visit:
     trace: Trace | None = None
     pair: PairTrace | None = None
     spot: Spot | None = None
+    held: Held = field(default_factory=Held, repr=False)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
-    def give(self, slot: Slot, photo: Photo | None) -> None:
-        """Put a photo in its place, or take it away; what was traced of the old one goes, and its file."""
+    def give(self, slot: Slot, path: str | Path | None, *, ours: bool = False) -> None:
+        """Read a photo into its place, or take it away; what was traced of the old one goes, and its file.
+
+        A file that cannot be read is deleted as well. Files of ours are left alone.
+        """
         old = self.photos.pop(slot, None)
         if slot == "photo":
             self.trace = None
         else:
             self.pair, self.spot = None, None
-        if photo is not None:
-            self.photos[slot] = photo
-        if old is not None and not any(kept.path == old.path for kept in self.photos.values()):
-            _forget(old)
+        file = Path(path) if path is not None else None
+        if file is not None and not ours:
+            self.held.take(file)
+        if old is not None and not old.ours:
+            self.held.leave(old.path)
+        if file is None:
+            return
+        try:
+            self.photos[slot] = read(file, ours=ours)
+        except GamlensError:
+            if not ours:
+                self.held.leave(file)
+            raise
 
     def close(self) -> None:
         """Nothing is left of the visit, neither in memory nor on disk."""
@@ -90,6 +127,7 @@ class Visits:
 
     def __init__(self, most: int = MOST_VISITS) -> None:
         self.most = most
+        self.held = Held()
         self._known: OrderedDict[str, Visit] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -99,7 +137,7 @@ class Visits:
     def of(self, session: str) -> Visit:
         """The visit of this session, a new one where there is none."""
         with self._lock:
-            visit = self._known.setdefault(session, Visit())
+            visit = self._known.setdefault(session, Visit(held=self.held))
             self._known.move_to_end(session)
             late = [self._known.popitem(last=False)[1] for _ in range(len(self._known) - self.most)]
         for old in late:
@@ -149,12 +187,3 @@ def _pixels(file: Path) -> float:
         return math.inf
     except (OSError, ValueError, SyntaxError):
         return 0
-
-
-def _forget(photo: Photo) -> None:
-    if photo.ours:
-        return
-    with contextlib.suppress(OSError):
-        photo.path.unlink()
-    with contextlib.suppress(OSError):
-        photo.path.parent.rmdir()

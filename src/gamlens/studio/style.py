@@ -10,14 +10,13 @@ CSS = """
 .gl-head p { margin: 0; color: var(--body-text-color-subdued); font-size: .92rem; flex: 1 1 16rem; }
 .gl-back { border: 1px solid var(--border-color-primary); border-radius: 999px; padding: .15rem .8rem;
   background: var(--background-fill-primary); color: var(--body-text-color); cursor: pointer; font-size: .88rem; }
-.gl-figures { display: grid; grid-template-columns: repeat(var(--n, 1), minmax(0, 1fr)); gap: .7rem;
-  align-items: start; }
+.gl-figures { display: grid; gap: .7rem; align-items: start; width: 100%; margin: 0 auto;
+  max-width: calc(62vh * var(--r) + 1rem); min-width: min(100%, 420px); }
 .gl-figures figure { margin: 0; min-width: 0; }
-.gl-frame { position: relative; line-height: 0; border-radius: 10px; overflow: hidden; width: fit-content;
-  max-width: 100%; margin: 0 auto; background: var(--background-fill-secondary); }
+.gl-frame { position: relative; line-height: 0; border-radius: 10px; overflow: hidden; width: 100%;
+  background: var(--background-fill-secondary); }
 .gl-frame[data-side] { cursor: crosshair; }
-.gl-frame img { display: block; max-width: 100%; max-height: 68vh; width: auto; height: auto; margin: 0; }
-.gl-figures[style*="--n:1"] .gl-frame img { width: 100%; }
+.gl-frame img { display: block; width: 100%; height: auto; margin: 0; }
 .gl-figures figcaption { display: flex; flex-wrap: wrap; gap: .1rem .6rem; padding: .35rem .1rem 0; font-size: .9rem; }
 .gl-figures figcaption span { color: var(--body-text-color-subdued); overflow-wrap: anywhere; }
 .gl-dot { position: absolute; width: 20px; height: 20px; margin: -10px 0 0 -10px; border-radius: 50%;
@@ -52,13 +51,22 @@ CSS = """
 .gl-thumbs img { width: 58px; height: 46px; object-fit: cover; border-radius: 7px; margin: 0; display: block; }
 .gl-frame:focus-visible, .gl-bars button:focus-visible, .gl-examples button:focus-visible, .gl-back:focus-visible {
   outline: 3px solid var(--color-accent); outline-offset: 2px; }
-.gl-label { font-size: .85rem; font-weight: 600; color: var(--body-text-color-subdued); margin: .2rem 0 -.3rem; }
+.gl-label { font-size: .85rem; font-weight: 600; color: var(--body-text-color-subdued); margin: 0 0 .35rem; }
+.gl-tip { margin: .7rem auto 0; padding: .3rem .9rem; font-size: .92rem; text-align: center; width: fit-content;
+  border-radius: 999px; background: color-mix(in srgb, var(--color-accent) 12%, transparent); }
+#class-stage, #pair-stage { background: var(--block-background-fill) !important;
+  border: 1px solid var(--border-color-primary); border-radius: 12px; padding: .9rem !important; }
+.html-container { padding: 0 !important; }
+#dark { align-self: center; flex-grow: 0; }
 .gl-foot { color: var(--body-text-color-subdued); font-size: .82rem; padding: .3rem 0 .8rem; }
+.dark { --color-accent: var(--primary-400); }
 @media (max-width: 640px) {
-  .gl-figures[style*="--n:3"] { grid-template-columns: minmax(0, 1fr); }
+  .gl-figures.gl-3 { grid-template-columns: minmax(0, 1fr) !important; }
   .gl-figures { gap: .4rem; }
   .gl-head h2 { font-size: 1.15rem; }
-  .gradio-container { padding: .5rem !important; }
+  .gradio-container, .gradio-container > main { padding: .4rem !important; }
+  #title { flex: 1 1 100% !important; min-width: 100% !important; }
+  #class-stage, #pair-stage { padding: .6rem !important; }
 }
 @media (prefers-reduced-motion: reduce) { * { animation: none !important; transition: none !important; } }
 """

@@ -20,7 +20,7 @@ from gamlens.studio.state import Photo
 from gamlens.trace import Guess, PairTrace, Trace
 
 THREE = ("gam", "grad_cam", "grad_cam_pp")
-MEAN = "mean of the blocks"
+MEAN = "mean of n"
 Side = Literal["", "x", "y"]
 
 
