@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 from studio_kit import noise
 
 from gamlens import GamlensError, Lens
-from gamlens.studio import state
+from gamlens.studio import home, state
 from gamlens.studio.samples import collect
 from gamlens.studio.shelf import Shelf
 from gamlens.studio.state import Visits, read
@@ -103,12 +104,32 @@ def test_visitors_who_give_the_same_photo_share_it(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_a_file_that_is_no_photo_is_deleted_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "text.jpg"
-    file.write_text("no image")
-    with pytest.raises(GamlensError):
-        Visits().of("one").give("photo", file)
-    assert not file.exists()
+def test_a_file_that_is_no_photo_goes_with_the_next(tmp_path: Path) -> None:
+    visits, files = Visits(), [tmp_path / "one.jpg", tmp_path / "two.jpg"]
+    for file in files:
+        file.write_text("no image")
+        with pytest.raises(GamlensError):
+            visits.of("me").give("photo", file)
+    assert [file.exists() for file in files] == [False, True]
+    visits.end("me")
+    assert not files[1].exists()
+
+
+def test_home_is_made_by_the_first_and_removed_by_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home, "_open", [])
+    monkeypatch.setattr(home, "_place", [])
+    monkeypatch.setattr(home, "_before", {})
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "/before")
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
+    first, second = home.enter(), home.enter()
+    assert first == second
+    assert os.environ["GRADIO_TEMP_DIR"] == str(first)
+    home.leave()
+    assert first.is_dir()
+    home.leave()
+    assert not first.exists()
+    assert os.environ["GRADIO_TEMP_DIR"] == "/before"
+    assert "GRADIO_ANALYTICS_ENABLED" not in os.environ
 
 
 def test_examples_are_never_deleted(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def _class_events(desk: Desk, samples: Samples, tab: Tab) -> None:
 
     def look(request: gr.Request, path: str | None, *values: Any) -> tuple[Any, ...]:
         controls = controls_of(values)
-        return tab.shown(desk.photo(session(request), path, controls), controls)
+        answer = desk.photo(session(request), path, controls)
+        return (*tab.shown(answer, controls), gr.skip() if answer.blocks else None)
 
     def sample(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         controls, path = controls_of(values), samples.files[event.pick]
@@ -102,7 +103,7 @@ def _class_events(desk: Desk, samples: Samples, tab: Tab) -> None:
         answer = desk.ask(session(request), str(name), controls_of(values))
         return answer.stage, answer.bars or gr.skip()
 
-    gr.on([photo.upload, photo.clear], look, [photo, *tab.controls], tab.answer, **BUSY)
+    gr.on([photo.upload, photo.clear], look, [photo, *tab.controls], [*tab.answer, photo], **BUSY)
     tab.picks.click(sample, tab.controls, [*tab.answer, photo], **BUSY)
     bars.click(ask, tab.controls, [tab.stage, bars, wanted], **QUIET)
     wanted.input(named, [wanted, *tab.controls], [tab.stage, bars], **QUIET)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
+from gamlens.studio import home
 from gamlens.studio.desk import Desk
 from gamlens.studio.samples import collect
 from gamlens.studio.shelf import Shelf
@@ -33,6 +32,7 @@ POLICY = (
     "script-src 'self' 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:; worker-src 'self' blob:; "
     "object-src 'none'; base-uri 'self'; form-action 'self'"
 )
+OUTSIDE = ("file=http", "/proxy=", "deep_link")
 Models = Lens | str | Mapping[str, Lens | str]
 
 
@@ -44,6 +44,7 @@ class Studio:
     desk: Desk
     page: gr.Blocks
     folder: Path
+    ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self) -> None:
         """Until the process is interrupted."""
@@ -54,9 +55,11 @@ class Studio:
 
     def close(self) -> None:
         """Stop serving; every visit's photos are deleted."""
-        self.page.close(verbose=False)
-        self.desk.visits.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self.ended.is_set():
+            self.ended.set()
+            self.page.close(verbose=False)
+            self.desk.visits.clear()
+            home.leave()
 
     def __enter__(self) -> Studio:
         return self
@@ -88,43 +91,48 @@ def launch(
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
     given = _given(models)
-    folder = Path(tempfile.mkdtemp(prefix="gamlens-studio-"))
+    desk = Desk(Shelf(given, anything=_local(host) and auth is None), Visits(visits))
+    desk.shelf.lens(desk.shelf.first)
+    folder = home.enter()
     try:
-        desk = Desk(Shelf(given, anything=_local(host) and auth is None), Visits(visits))
-        desk.shelf.lens(desk.shelf.first)
-        with _environment(GRADIO_TEMP_DIR=str(folder), GRADIO_ANALYTICS_ENABLED="False"):
-            page = build(desk, collect(folder / "examples"), welcome=isinstance(given[desk.shelf.first], str))
-            page.queue(max_size=WAITING, default_concurrency_limit=THREADS // 2)
-            _, url, _ = page.launch(
-                server_name=host,
-                server_port=port,
-                auth=auth,
-                inbrowser=browser,
-                prevent_thread_lock=True,
-                quiet=True,
-                share=False,
-                ssr_mode=False,
-                pwa=False,
-                mcp_server=False,
-                enable_monitoring=False,
-                max_threads=THREADS,
-                max_file_size=MOST_BYTES,
-                allowed_paths=[],
-                footer_links=[],
-                theme=_theme(),
-                css=CSS,
-                app_kwargs={"middleware": [(Walls, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
-            )
+        page = build(desk, collect(folder / "examples"), welcome=isinstance(given[desk.shelf.first], str))
+        url = _serve(page, host, port, auth, browser)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        home.leave()
         raise GamlensError(f"Cannot listen on {host}:{port or ''}: {error}. Give another --port or --host.") from error
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        home.leave()
         raise
     studio = Studio(url, desk, page, folder)
     if block:
         studio.wait()
     return studio
+
+
+def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] | None, browser: bool) -> str:
+    """Start listening; everything that would reach out, or let in more than the page, is off."""
+    page.queue(max_size=WAITING, default_concurrency_limit=THREADS // 2)
+    _, url, _ = page.launch(
+        server_name=host,
+        server_port=port,
+        auth=auth,
+        inbrowser=browser,
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        max_threads=THREADS,
+        max_file_size=MOST_BYTES,
+        allowed_paths=[],
+        footer_links=[],
+        theme=_theme(),
+        css=CSS,
+        app_kwargs={"middleware": [(Walls, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
+    )
+    return str(url)
 
 
 def _theme() -> Any:
@@ -169,7 +177,7 @@ class Walls:
             await send(event)
 
         path = str(scope.get("path", "")).lower()
-        if scope["type"] == "http" and ("file=http" in path or "/proxy=" in path):
+        if scope["type"] == "http" and any(part in path for part in OUTSIDE):
             await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
             await send({"type": "http.response.body", "body": b"The studio fetches nothing from elsewhere."})
             return
@@ -192,18 +200,3 @@ def _local(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ip_address(host).is_loopback
     return False
-
-
-@contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Set while the page is built: gradio reads its folder and its manners from the environment."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

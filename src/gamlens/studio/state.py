@@ -88,15 +88,20 @@ class Visit:
     trace: Trace | None = None
     pair: PairTrace | None = None
     spot: Spot | None = None
+    refused: list[Path] = field(default_factory=list, repr=False)
     held: Held = field(default_factory=Held, repr=False)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def give(self, slot: Slot, path: str | Path | None, *, ours: bool = False) -> None:
         """Read a photo into its place, or take it away; what was traced of the old one goes, and its file.
 
-        A file that cannot be read is deleted as well. Files of ours are left alone.
+        A file that cannot be read goes with the next one, or with the visit: the browser may still be showing it.
+        Files of ours are left alone.
         """
         old = self.photos.pop(slot, None)
+        for bad in self.refused:
+            self.held.leave(bad)
+        self.refused.clear()
         if slot == "photo":
             self.trace = None
         else:
@@ -111,14 +116,14 @@ class Visit:
         try:
             self.photos[slot] = read(file, ours=ours)
         except GamlensError:
-            if not ours:
-                self.held.leave(file)
+            self.refused += [] if ours else [file]
             raise
 
     def close(self) -> None:
         """Nothing is left of the visit, neither in memory nor on disk."""
         with self.lock:
-            for slot in tuple(self.photos):
+            slots: tuple[Slot, ...] = ("photo", "x", "y")
+            for slot in slots:
                 self.give(slot, None)
 
 
