@@ -171,7 +171,7 @@ def test_pair(look: Look, forwards: list[int], tmp_path: Path) -> None:
     look.page.get_by_role("tab", name="Why similar?").click()
     look.page.wait_for_selector("#pair-stage figure img")
     look.changed("pair", lambda: look.page.locator("#pair-examples button").nth(1).click())
-    assert "Cosine similarity 0.2" in look.text("pair")
+    assert "Cosine similarity 0.3" in look.text("pair")
     forwards.clear()
     box = look.page.locator("#pair-stage .gl-frame").first.bounding_box()
     maps = look.pixels("pair")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -11,13 +10,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
 from studio_kit import noise, small_lens
 from typer.testing import CliRunner
+from visitor import Visitor, values
 
 from gamlens import GamlensError
 from gamlens.cli import app
@@ -34,7 +33,7 @@ pytestmark = [
 VISITORS, REQUESTS = 8, 200
 GROWTH = 40 * 2**20
 USUAL = Controls()
-VALUES = [USUAL.view, USUAL.method, USUAL.n, USUAL.block, USUAL.opacity, USUAL.cmap, [], USUAL.threshold, USUAL.score]
+VALUES = values(USUAL)
 
 
 @pytest.fixture(scope="module")
@@ -42,34 +41,6 @@ def tiny() -> Iterator[Studio]:
     """A studio on a tiny lens of the user's own, started from Python."""
     with launch({"small": small_lens()}) as running:
         yield running
-
-
-class Visitor:
-    """A browser's requests without the browser."""
-
-    def __init__(self, studio: Studio, session: str) -> None:
-        self.studio, self.session = studio, session
-        self.http = httpx.Client(base_url=studio.url, timeout=60)
-
-    def upload(self, file: Path) -> dict[str, Any]:
-        answer = self.http.post("gradio_api/upload", files={"files": (file.name, file.read_bytes())})
-        answer.raise_for_status()
-        return {"path": answer.json()[0], "meta": {"_type": "gradio.FileData"}, "orig_name": file.name}
-
-    def call(self, name: str, data: list[Any], event: dict[str, Any] | None = None) -> list[Any]:
-        """Run the page's function of that name; its answer."""
-        (number, *_) = [number for number, fn in self.studio.page.fns.items() if fn.name == name]
-        body = {"data": data, "fn_index": number, "session_hash": self.session, "event_data": event}
-        joined = self.http.post("gradio_api/queue/join", json=body)
-        joined.raise_for_status()
-        with self.http.stream("GET", "gradio_api/queue/data", params={"session_hash": self.session}) as stream:
-            for line in stream.iter_lines():
-                said = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
-                if said.get("msg") == "process_completed":
-                    assert said["success"], said
-                    found: list[Any] = said["output"]["data"]
-                    return found
-        raise AssertionError("the answer never came")
 
 
 def test_from_python(tiny: Studio, tmp_path: Path) -> None:

@@ -135,8 +135,9 @@ def test_home_is_made_by_the_first_and_removed_by_the_last(monkeypatch: pytest.M
 def test_examples_are_never_deleted(tmp_path: Path) -> None:
     samples = collect(tmp_path)
     assert set(samples.single) == {"cheetah", "lion", "cat", "coffee", "both"}
-    visit = Visits().of("one")
-    visit.give("photo", samples.files["both"], ours=True)
+    visit = Visits(ours=samples.files.values()).of("one")
+    visit.give("photo", samples.files["both"])
+    visit.give("x", tmp_path / "." / "both.jpg")
     visit.close()
     assert samples.files["both"].exists()
 

@@ -41,11 +41,11 @@ class Desk:
 
     # Why this class?
 
-    def photo(self, session: str, path: str | Path | None, controls: Controls, *, ours: bool = False) -> Answer:
+    def photo(self, session: str, path: str | Path | None, controls: Controls) -> Answer:
         """A new photo: one forward, and the top class explained."""
 
         def work(visit: Visit) -> Answer:
-            visit.give("photo", path, ours=ours)
+            visit.give("photo", path)
             if path is not None:
                 visit.trace = self._lens(visit).trace(visit.photos["photo"].picture, n=None)
             return _class(visit, controls)
@@ -73,13 +73,11 @@ class Desk:
 
     # Why similar?
 
-    def side(
-        self, session: str, slot: Slot, path: str | Path | None, controls: Controls, *, ours: bool = False
-    ) -> Answer:
+    def side(self, session: str, slot: Slot, path: str | Path | None, controls: Controls) -> Answer:
         """A new photo of a pair; one forward as soon as there are two."""
 
         def work(visit: Visit) -> Answer:
-            visit.give(slot, path, ours=ours)
+            visit.give(slot, path)
             self._pair(visit)
             return _pair(visit, controls)
 
@@ -89,8 +87,8 @@ class Desk:
         """Both photos of an example at once."""
 
         def work(visit: Visit) -> Answer:
-            visit.give("x", paths[0], ours=True)
-            visit.give("y", paths[1], ours=True)
+            visit.give("x", paths[0])
+            visit.give("y", paths[1])
             self._pair(visit)
             return _pair(visit, controls)
 

@@ -91,7 +91,7 @@ def _class_events(desk: Desk, samples: Samples, tab: Tab) -> None:
 
     def sample(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         controls, path = controls_of(values), samples.files[event.pick]
-        return (*tab.shown(desk.photo(session(request), path, controls, ours=True), controls), str(path))
+        return (*tab.shown(desk.photo(session(request), path, controls), controls), str(path))
 
     def ask(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         answer = desk.ask(session(request), int(event.pick), controls_of(values))
@@ -103,7 +103,11 @@ def _class_events(desk: Desk, samples: Samples, tab: Tab) -> None:
         answer = desk.ask(session(request), str(name), controls_of(values))
         return answer.stage, answer.bars or gr.skip()
 
-    gr.on([photo.upload, photo.clear], look, [photo, *tab.controls], [*tab.answer, photo], **BUSY)
+    def empty(request: gr.Request, *values: Any) -> tuple[Any, ...]:
+        return look(request, None, *values)
+
+    photo.upload(look, [photo, *tab.controls], [*tab.answer, photo], **BUSY)
+    photo.clear(empty, tab.controls, [*tab.answer, photo], **BUSY)
     tab.picks.click(sample, tab.controls, [*tab.answer, photo], **BUSY)
     bars.click(ask, tab.controls, [tab.stage, bars, wanted], **QUIET)
     wanted.input(named, [wanted, *tab.controls], [tab.stage, bars], **QUIET)
@@ -134,6 +138,12 @@ def _pair_events(desk: Desk, samples: Samples, tab: Tab) -> None:
 
         return side
 
+    def empty(slot: Slot) -> Callable[..., tuple[Any, ...]]:
+        def nothing(request: gr.Request, *values: Any) -> tuple[Any, ...]:
+            return look(slot)(request, None, *values)
+
+        return nothing
+
     def sample(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         controls, (_, a, b) = controls_of(values), samples.pairs[event.pick]
         paths = samples.files[a], samples.files[b]
@@ -146,7 +156,8 @@ def _pair_events(desk: Desk, samples: Samples, tab: Tab) -> None:
 
     slots: tuple[Slot, ...] = ("x", "y")
     for slot, photo in zip(slots, tab.photos, strict=True):
-        gr.on([photo.upload, photo.clear], look(slot), [photo, *tab.controls], tab.answer, **BUSY)
+        photo.upload(look(slot), [photo, *tab.controls], tab.answer, **BUSY)
+        photo.clear(empty(slot), tab.controls, tab.answer, **BUSY)
     tab.picks.click(sample, tab.controls, [*tab.answer, *tab.photos], **BUSY)
     tab.stage.click(point, tab.controls, tab.stage, **QUIET)
     parts.turning(tab, desk.turn_pair)
@@ -174,7 +185,7 @@ def _welcome(page: gr.Blocks, desk: Desk, samples: Samples, one: Tab, two: Tab) 
 
     def start(request: gr.Request, *values: Any) -> tuple[Any, ...]:
         controls = controls_of(values[:cut]), controls_of(values[cut:])
-        first = desk.photo(session(request), samples.files[single], controls[0], ours=True)
+        first = desk.photo(session(request), samples.files[single], controls[0])
         second = desk.sides(session(request), paths, controls[1])
         photos = (str(samples.files[single]), str(paths[0]), str(paths[1]))
         return (*one.shown(first, controls[0]), *two.shown(second, controls[1]), *photos)

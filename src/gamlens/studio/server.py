@@ -91,11 +91,13 @@ def launch(
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
     given = _given(models)
-    desk = Desk(Shelf(given, anything=_local(host) and auth is None), Visits(visits))
-    desk.shelf.lens(desk.shelf.first)
+    shelf = Shelf(given, anything=_local(host) and auth is None)
+    shelf.lens(shelf.first)
     folder = home.enter()
     try:
-        page = build(desk, collect(folder / "examples"), welcome=isinstance(given[desk.shelf.first], str))
+        samples = collect(folder / "examples")
+        desk = Desk(shelf, Visits(visits, ours=samples.files.values()))
+        page = build(desk, samples, welcome=isinstance(given[shelf.first], str))
         url = _serve(page, host, port, auth, browser)
     except OSError as error:
         home.leave()

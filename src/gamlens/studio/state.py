@@ -6,6 +6,7 @@ import contextlib
 import math
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -27,13 +28,12 @@ Slot = Literal["photo", "x", "y"]
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """A photo of a visit: its file, its size, a copy small enough for the screen; `ours` are never deleted."""
+    """A photo of a visit: its file, its size, a copy small enough for the screen."""
 
     path: Path
     name: str
     size: tuple[int, int]
     shown: Image.Image
-    ours: bool = False
 
     @property
     def picture(self) -> Picture:
@@ -57,9 +57,10 @@ class Spot(NamedTuple):
 
 
 class Held:
-    """Which photos are in use by whom: two visitors who give the same photo share its file."""
+    """Which photos are in use: two visitors who give the same photo share its file. `ours` are never deleted."""
 
-    def __init__(self) -> None:
+    def __init__(self, ours: Iterable[Path] = ()) -> None:
+        self.ours = frozenset(path.resolve() for path in ours)
         self._count: Counter[Path] = Counter()
         self._lock = threading.Lock()
 
@@ -74,6 +75,8 @@ class Held:
             if self._count[path] > 0:
                 return
             del self._count[path]
+            if path.resolve() in self.ours:
+                return
             with contextlib.suppress(OSError):
                 path.unlink()
                 path.parent.rmdir()
@@ -92,11 +95,10 @@ class Visit:
     held: Held = field(default_factory=Held, repr=False)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
-    def give(self, slot: Slot, path: str | Path | None, *, ours: bool = False) -> None:
+    def give(self, slot: Slot, path: str | Path | None) -> None:
         """Read a photo into its place, or take it away; what was traced of the old one goes, and its file.
 
         A file that cannot be read goes with the next one, or with the visit: the browser may still be showing it.
-        Files of ours are left alone.
         """
         old = self.photos.pop(slot, None)
         for bad in self.refused:
@@ -107,16 +109,16 @@ class Visit:
         else:
             self.pair, self.spot = None, None
         file = Path(path) if path is not None else None
-        if file is not None and not ours:
+        if file is not None:
             self.held.take(file)
-        if old is not None and not old.ours:
+        if old is not None:
             self.held.leave(old.path)
         if file is None:
             return
         try:
-            self.photos[slot] = read(file, ours=ours)
+            self.photos[slot] = read(file)
         except GamlensError:
-            self.refused += [] if ours else [file]
+            self.refused.append(file)
             raise
 
     def close(self) -> None:
@@ -130,9 +132,9 @@ class Visit:
 class Visits:
     """Visitors by their session, the least recently seen first; beyond `most` that one is let go."""
 
-    def __init__(self, most: int = MOST_VISITS) -> None:
+    def __init__(self, most: int = MOST_VISITS, *, ours: Iterable[Path] = ()) -> None:
         self.most = most
-        self.held = Held()
+        self.held = Held(ours)
         self._known: OrderedDict[str, Visit] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -160,7 +162,7 @@ class Visits:
             self.end(session)
 
 
-def read(path: str | Path, *, ours: bool = False) -> Photo:
+def read(path: str | Path) -> Photo:
     """A photo from its file; one that is no image, or too large in bytes or pixels, is a GamlensError."""
     file = Path(path)
     try:
@@ -180,7 +182,7 @@ def read(path: str | Path, *, ours: bool = False) -> Photo:
         raise GamlensError(f"{reason} A JPEG, PNG, WebP, GIF, BMP or TIFF photo works.") from error
     small = whole.copy()
     small.thumbnail((SHOWN, SHOWN), Image.Resampling.LANCZOS)
-    return Photo(file, file.name, whole.size, small, ours)
+    return Photo(file, file.name, whole.size, small)
 
 
 def _pixels(file: Path) -> float:
