@@ -272,25 +272,22 @@ def test_two_visitors(browser: Any, studio: Studio) -> None:
     assert first.troubles == second.troubles == []
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_widths(browser: Any, studio: Studio, width: int) -> None:
-    """Nothing sticks out, at a phone's, a tablet's and a desktop's width; pictures are wide enough to see."""
-    look = Look(browser, studio, width=width, height=844)
-    for tab, name in (("class", "Why this class?"), ("pair", "Why similar?")):
-        look.page.get_by_role("tab", name=name).click()
-        look.page.wait_for_selector(f"#{tab}-stage figure img")
-        wide, seen = look.page.evaluate("() => [document.documentElement.scrollWidth, window.innerWidth]")
-        assert wide <= seen
-        for frame in look.page.locator(f"#{tab}-stage .gl-frame").all():
-            box = frame.bounding_box()
-            assert box["x"] >= 0
-            assert box["x"] + box["width"] <= width
-            assert box["width"] > (250 if tab == "class" else 110)
-    look.close()
-    assert look.troubles == []
+def test_widths_and_shades(browser: Any, studio: Studio) -> None:
+    """Nothing sticks out, at a phone's, a tablet's and a desktop's width; pictures can be seen; light and dark."""
+    look = Look(browser, studio, width=390, height=844)
+    for width in (390, 768, 1280):
+        look.page.set_viewport_size({"width": width, "height": 844})
+        for tab, name in (("class", "Why this class?"), ("pair", "Why similar?")):
+            look.page.get_by_role("tab", name=name).click()
+            look.page.wait_for_selector(f"#{tab}-stage figure img")
+            wide, seen = look.page.evaluate("() => [document.documentElement.scrollWidth, window.innerWidth]")
+            assert wide <= seen
+            for frame in look.page.locator(f"#{tab}-stage .gl-frame").all():
+                box = frame.bounding_box()
+                assert box["x"] >= 0
+                assert box["x"] + box["width"] <= width
+                assert box["width"] > (250 if tab == "class" else 110)
 
-
-def test_light_and_dark(look: Look) -> None:
     def shade() -> float:
         return float(np.asarray(Image.open(io.BytesIO(look.page.screenshot())).convert("L"))[:40].mean())
 
@@ -299,3 +296,5 @@ def test_light_and_dark(look: Look) -> None:
     look.page.wait_for_function("() => document.body.classList.contains('dark')")
     look.page.wait_for_timeout(300)
     assert shade() < 60
+    look.close()
+    assert look.troubles == []

@@ -53,6 +53,21 @@ def test_from_python(tiny: Studio, tmp_path: Path) -> None:
     assert bars.count("<li>") == 5
 
 
+def test_another_model_from_the_page(tiny: Studio, tmp_path: Path) -> None:
+    """A name that is not known leaves the visit with its model, and says what there is."""
+    visitor = Visitor(tiny, "chooser")
+    visitor.call("look", [visitor.upload(noise(tmp_path / "b.png", seed=2)), *VALUES])
+    used, stage, *_ = visitor.call("use", ["efficientnet_lite9", *VALUES, *VALUES])
+    assert used == "small"
+    assert "There is no model &#x27;efficientnet_lite9&#x27;: did you mean" in stage
+    used, stage, _, block, *_ = visitor.call("use", ["efficientnet_lite0", *VALUES, *VALUES])
+    assert used == "efficientnet_lite0"
+    assert "says efficientnet_lite0" in stage
+    assert "bn2" in [name for name, _ in block["choices"]]
+    _, stage, *_ = visitor.call("use", ["/tmp/mine.py:build", *VALUES, *VALUES])
+    assert "given at the start" in stage
+
+
 def test_serves_no_file_but_its_own(tiny: Studio, tmp_path: Path) -> None:
     here = Path(__file__).resolve()
     secret = tmp_path / "secret.txt"
@@ -64,7 +79,7 @@ def test_serves_no_file_but_its_own(tiny: Studio, tmp_path: Path) -> None:
         assert http.get(f"gradio_api/file={tiny.folder}/../../../etc/passwd").status_code in (403, 404)
         for address in ("https://example.org/x.png", "http://127.0.0.1:1/x"):
             answer = http.get(f"gradio_api/file={address}")
-            assert (answer.status_code, answer.text) == (403, "The studio fetches nothing from elsewhere.")
+            assert (answer.status_code, answer.text) == (403, "Not here: this studio is for its own page alone.")
         for page in ("docs", "openapi.json", "redoc"):
             assert "swagger" not in http.get(page).text.lower()
 
@@ -84,6 +99,13 @@ def test_another_site_is_turned_away(tiny: Studio) -> None:
     with httpx.Client(base_url=tiny.url, timeout=30) as http:
         answer = http.get("config", headers={"origin": "https://example.org"})
         assert answer.headers.get("access-control-allow-origin") not in ("*", "https://example.org")
+
+
+def test_another_name_for_this_machine_is_turned_away(tiny: Studio) -> None:
+    with httpx.Client(base_url=tiny.url, timeout=30) as http:
+        port = tiny.url.rstrip("/").rsplit(":", 1)[1]
+        for name, status in (("example.org", 403), (f"rebound.example:{port}", 403), (f"localhost:{port}", 200)):
+            assert http.get("config", headers={"host": name}).status_code == status
 
 
 def test_upload_has_a_limit(tiny: Studio, tmp_path: Path) -> None:

@@ -137,6 +137,10 @@ class Desk:
 
         return self._answer(session, first), self._answer(session, second)
 
+    def model(self, session: str) -> str:
+        """The model that this visit looks through."""
+        return self.visits.of(session).model or self.shelf.first
+
     def file(self, session: str, tab: str, kind: str, controls: Controls) -> files.File:
         """A download of what is shown. A GamlensError where nothing is."""
         visit = self.visits.of(session)

@@ -8,7 +8,6 @@ from typing import Any
 
 import gradio as gr
 
-from gamlens.errors import GamlensError
 from gamlens.studio import parts, style
 from gamlens.studio.desk import ONE, TWO, Desk
 from gamlens.studio.parts import BUSY, QUIET, Tab, controls_of, session
@@ -59,7 +58,7 @@ def build(desk: Desk, samples: Samples, *, welcome: bool) -> gr.Blocks:
 
 def _class_tab(desk: Desk, samples: Samples) -> Tab:
     with gr.Row():
-        with gr.Column(scale=4, min_width=300):
+        with gr.Column(scale=4, min_width=300, elem_classes="gl-side"):
             photo = parts.drop("Photo", "photo")
             single = [(name, title, [samples.thumb(name)]) for name, title in samples.single.items()]
             picks = parts.examples(single, "class-examples")
@@ -71,7 +70,7 @@ def _class_tab(desk: Desk, samples: Samples) -> Tab:
                 allow_custom_value=True,
                 elem_id="wanted",
             )
-        with gr.Column(scale=7, min_width=320):
+        with gr.Column(scale=7, min_width=380, elem_classes="gl-main"):
             stage = parts.stage(ONE, "class")
             controls = parts.controls("class")
             tab = Tab((photo,), stage, controls, controls[2], controls[3], picks, bars, wanted)
@@ -121,7 +120,7 @@ def _pair_tab(desk: Desk, samples: Samples) -> Tab:
         with gr.Column(scale=2, min_width=300):
             picks = parts.examples(pairs, "pair-examples")
     with gr.Row():
-        with gr.Column(scale=8, min_width=320):
+        with gr.Column(scale=8, min_width=520):
             stage = parts.stage(TWO, "pair")
         with gr.Column(scale=4, min_width=300):
             controls = parts.controls("pair")
@@ -169,11 +168,12 @@ def _model_events(desk: Desk, model: gr.Dropdown, one: Tab, two: Tab) -> None:
     def use(request: gr.Request, name: str, *values: Any) -> tuple[Any, ...]:
         controls = controls_of(values[:cut]), controls_of(values[cut:])
         first, second = desk.use(session(request), name, *controls)
+        used = desk.model(session(request))
         shown = list(one.shown(first, controls[0]))
-        shown[-1] = gr.Dropdown(choices=_classes(desk, name), value=None)
-        return (*shown, *two.shown(second, controls[1]))
+        shown[-1] = gr.Dropdown(choices=_classes(desk, used), value=None)
+        return (used, *shown, *two.shown(second, controls[1]))
 
-    model.input(use, [model, *one.controls, *two.controls], [*one.answer, *two.answer], **BUSY)
+    model.input(use, [model, *one.controls, *two.controls], [model, *one.answer, *two.answer], **BUSY)
 
 
 def _welcome(page: gr.Blocks, desk: Desk, samples: Samples, one: Tab, two: Tab) -> None:
@@ -196,9 +196,7 @@ def _welcome(page: gr.Blocks, desk: Desk, samples: Samples, one: Tab, two: Tab) 
 
 def _classes(desk: Desk, name: str) -> list[tuple[str, str]]:
     """What the class field offers: names, with their number where two classes share one."""
-    try:
-        labels = desk.shelf.lens(name).labels
-    except GamlensError:
-        return []
+    lens = desk.shelf.ready(name)
+    labels = lens.labels if lens is not None else ()
     often = Counter(labels)
     return [(label if often[label] == 1 else f"{label} ({number})", str(number)) for number, label in enumerate(labels)]

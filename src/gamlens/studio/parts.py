@@ -131,7 +131,7 @@ def controls(name: str) -> list[Any]:
             [(key.capitalize(), key) for key in PAIR_SCORES],
             value=usual.score,
             label="Similarity",
-            min_width=190,
+            min_width=230,
             visible=pair,
             **own("score"),
         )
@@ -144,7 +144,7 @@ def controls(name: str) -> list[Any]:
         drawn = [(key.capitalize(), key) for key in OUTLINES]
         outline = gr.CheckboxGroup(drawn, value=[], label="Outline", min_width=190, **own("outline"))
         threshold = gr.Slider(
-            *(0.05, 0.95, usual.threshold), step=0.05, label="Threshold", buttons=[], min_width=140, **own("threshold")
+            *(0.05, 0.95, usual.threshold), step=0.05, label="Threshold", buttons=[], min_width=230, **own("threshold")
         )
     return [view, method, n, block, opacity, cmap, outline, threshold, score]
 
@@ -173,7 +173,7 @@ def downloads(desk: Desk, tab: Tab, name: str) -> None:
         return give
 
     with gr.Row():
-        for kind, title in (("picture", "Download overlay"), ("maps", "Raw map"), ("json", "JSON")):
+        for kind, title in (("picture", "Save overlay"), ("maps", "Save raw map"), ("json", "Save JSON")):
             button = gr.Button(title, size="sm", elem_id=f"{name}-{kind}", min_width=90)
             payload = gr.Textbox(visible=False)
             button.click(make(kind), tab.controls, payload, api_visibility="private").then(None, payload, js=style.SAVE)

@@ -132,7 +132,12 @@ def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] |
         footer_links=[],
         theme=_theme(),
         css=CSS,
-        app_kwargs={"middleware": [(Walls, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
+        app_kwargs={
+            "middleware": [(Walls, (_local(host),), {})],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
     )
     return str(url)
 
@@ -161,10 +166,13 @@ def _theme() -> Any:
 
 
 class Walls:
-    """Around every request: the browser is told to fetch nothing from elsewhere, and no address is fetched for it."""
+    """Around every request: the browser is told to fetch nothing from elsewhere, and no address is fetched for it.
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self.app = app
+    A `local` studio answers only to this machine's own names, so that no other site's name can be pointed at it.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], local: bool) -> None:
+        self.app, self.local = app, local
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         async def guarded(event: MutableMapping[str, Any]) -> None:
@@ -179,9 +187,11 @@ class Walls:
             await send(event)
 
         path = str(scope.get("path", "")).lower()
-        if scope["type"] == "http" and any(part in path for part in OUTSIDE):
+        asked = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1")
+        stranger = self.local and not _local(asked.rsplit(":", 1)[0].strip("[]"))
+        if scope["type"] == "http" and (stranger or any(part in path for part in OUTSIDE)):
             await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"The studio fetches nothing from elsewhere."})
+            await send({"type": "http.response.body", "body": b"Not here: this studio is for its own page alone."})
             return
         await self.app(scope, receive, guarded if scope["type"] == "http" else send)
 

@@ -36,6 +36,11 @@ class Shelf:
         """What the page's list shows."""
         return list(dict.fromkeys((*self.given, *(MODELS if self.anything else ()))))
 
+    def ready(self, name: str) -> Lens | None:
+        """The lens of that name where it is loaded."""
+        given = self.given.get(name)
+        return given if isinstance(given, Lens) else self._loaded.get(name)
+
     def lens(self, name: str) -> Lens:
         """The lens of that name, loaded now or before."""
         given = self.given.get(name)

@@ -65,6 +65,11 @@ CSS = """
   .gl-figures { gap: .4rem; }
   .gl-head h2 { font-size: 1.15rem; }
   .gradio-container, .gradio-container > main { padding: .4rem !important; }
+  .gl-side, .gl-main { display: contents !important; }
+  .gl-side > * { order: 1; flex: 1 1 100% !important; }
+  .gl-main > * { order: 4; flex: 1 1 100% !important; }
+  #class-stage { order: 2; }
+  #bars, .gl-side > :has(#wanted) { order: 3; }
   #title { flex: 1 1 100% !important; min-width: 100% !important; }
   #class-stage, #pair-stage { padding: .6rem !important; }
 }
