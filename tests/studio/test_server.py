@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -135,6 +136,23 @@ def test_auth() -> None:
             assert http.post("login", data={"username": "ada", "password": "wrong"}).status_code == 400
             assert http.post("login", data={"username": "ada", "password": "secret"}).status_code == 200
             assert http.get("config").status_code == 200
+
+
+def test_told_to_end_it_cleans_up(tmp_path: Path) -> None:
+    """SIGTERM, as a service manager sends it, ends the wait and deletes what visitors gave."""
+    before = signal.getsignal(signal.SIGTERM)
+    running = launch({"small": small_lens()})
+    visitor = Visitor(running, "last")
+    given = Path(visitor.upload(noise(tmp_path / "last.png", seed=77))["path"])
+    visitor.call("look", [{"path": str(given), "meta": {"_type": "gradio.FileData"}}, *VALUES])
+    assert given.exists()
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    running.wait()
+    assert not given.exists()
+    assert running.ended.is_set()
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(running.url)
 
 
 def test_start_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ def enter() -> Path:
             wanted = {"GRADIO_TEMP_DIR": str(_place[0]), "GRADIO_ANALYTICS_ENABLED": "False"}
             _before.update({name: os.environ.get(name) for name in wanted})
             os.environ.update(wanted)
+            atexit.register(shutil.rmtree, _place[0], ignore_errors=True)
         _open.append(1)
         return _place[0]
 

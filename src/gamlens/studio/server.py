@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -47,10 +48,20 @@ class Studio:
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self) -> None:
-        """Until the process is interrupted."""
+        """Until the process is interrupted or told to end; photos are deleted either way."""
+
+        def stop(number: int, frame: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
         try:
-            self.page.block_thread()
+            while not self.ended.wait(0.5):
+                pass
+        except KeyboardInterrupt:
+            pass
         finally:
+            if before is not None:
+                signal.signal(signal.SIGTERM, before)
             self.close()
 
     def close(self) -> None:
