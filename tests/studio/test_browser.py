@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -51,13 +52,27 @@ class Look:
         return found
 
     def pixels(self, tab: str) -> list[np.ndarray[Any, Any]]:
-        """What the browser paints for each picture."""
-        self.page.wait_for_function(
-            "tab => [...document.querySelectorAll(`#${tab}-stage img`)].every(one => one.complete && one.naturalWidth)",
-            arg=tab,
+        """The pixels of each picture, as the browser has decoded them."""
+        uris = self.page.evaluate(
+            """async tab => {
+              const all = [...document.querySelectorAll(`#${tab}-stage img`)];
+              await Promise.all(all.map(one => one.decode()));
+              return all.map(one => {
+                const canvas = document.createElement('canvas');
+                [canvas.width, canvas.height] = [one.naturalWidth, one.naturalHeight];
+                canvas.getContext('2d').drawImage(one, 0, 0);
+                return canvas.toDataURL();
+              });
+            }""",
+            tab,
         )
-        shots = [frame.screenshot() for frame in self.page.locator(f"#{tab}-stage .gl-frame").all()]
-        return [np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"), dtype=float) for shot in shots]
+        files = [base64.b64decode(uri.split(",", 1)[1]) for uri in uris]
+        return [np.asarray(Image.open(io.BytesIO(file)).convert("RGB"), dtype=float) for file in files]
+
+    def painted(self, tab: str) -> np.ndarray[Any, Any]:
+        """The first picture as it is on the screen."""
+        shot = self.page.locator(f"#{tab}-stage .gl-frame").first.screenshot()
+        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"), dtype=float)
 
     def changed(self, tab: str, act: Callable[[], object]) -> None:
         """`act`, then wait until the stage shows other pictures."""
@@ -187,6 +202,7 @@ def test_pair(look: Look, forwards: list[int], tmp_path: Path) -> None:
     assert look.sources("pair") != matched
     look.changed("pair", lambda: look.page.get_by_role("button", name="Back to the maps").click())
     assert not differs(maps, look.pixels("pair"))
+    assert "What matches it" not in look.text("pair")
     for what, act in turns(look, "pair").items():
         before = look.pixels("pair")
         look.changed("pair", act)
@@ -209,7 +225,7 @@ def test_downloads(look: Look) -> None:
     assert name == "cheetah-gam.png"
     picture = Image.open(io.BytesIO(data))
     assert picture.size == Image.open(path("cheetah")).size
-    shown = look.pixels("class")[0]
+    shown = look.painted("class")
     resized = np.asarray(picture.convert("RGB").resize(shown.shape[1::-1], Image.Resampling.BILINEAR), dtype=float)
     assert np.abs(resized - shown).mean() < 8
     name, data = saved("class-maps")
