@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench models reproduce clean
+.PHONY: demo studio test lint bench models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -13,6 +13,10 @@ $(VENV)/.made:
 
 $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[demo]'
+	touch $@
+
+$(VENV)/.studio: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet -e '.[demo,studio]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
@@ -25,6 +29,9 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml
 
 demo: $(VENV)/.demo  ## explain bundled photos with the embedded model: demo/index.html
 	$(BIN)/gamlens demo --out demo
+
+studio: $(VENV)/.studio  ## a page on this machine: drop in a photo, or two, and see why
+	$(BIN)/gamlens studio
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

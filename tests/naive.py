@@ -114,6 +114,18 @@ def input_gradient(pixels, g):
     )
 
 
+def matches(h, other, cosine):
+    """<h_p, h'_q> / (uv u'v') for every p and q, (u,v,u',v'); over the lengths of both means for the cosine."""
+    (_, u, v), (_, s, t) = h.shape, other.shape
+    table = np.zeros((u, v, s, t))
+    for i, j, m, n in np.ndindex(u, v, s, t):
+        table[i, j, m, n] = sum(h[c, i, j] * other[c, m, n] for c in range(len(h))) / (u * v * s * t)
+    if cosine:
+        means = [[plane.sum() / plane.size for plane in side] for side in (h, other)]
+        table /= math.prod(math.sqrt(sum(value**2 for value in mean)) for mean in means)
+    return table
+
+
 METHODS = {
     "gam": gam,
     "grad_cam": grad_cam,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens import capture, fuse, methods, scores, targets
+from gamlens import capture, fuse, matches, methods, scores, targets
 from gamlens.capture import Tail
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
@@ -188,6 +188,30 @@ class PairTrace:
                 )
             return self.done[score]
 
+    def matches(
+        self, point: tuple[float, float], *, side: matches.Side = "x", score: str = "cosine", pair: int = 0
+    ) -> matches.Matches:
+        """What matches a point of one image in the other: the score's own parts at the last block. No forward.
+
+        `point`: (x, y) in original pixels of the image `side`. An error where the embedding is not the pooled block.
+        """
+        if side not in ("x", "y"):
+            raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
+        here, there = (0, 1) if side == "x" else (1, 0)
+        with exactly(self.embeddings[0]):
+            h = [wide(self._activations(number)[self.blocks[-1]][pair]) for number in (here, there)]
+            e = [wide(self.embeddings[number][pair].detach()) for number in (here, there)]
+            eps = torch.finfo(self.embeddings[0].dtype).eps
+            share = matches.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
+            cells = (h[0].shape[1], h[0].shape[2])
+            cell = matches.cell_of(point, self.origins[here].frames[pair], cells)
+            value = float(scores.find_pair_score(score)(e[0][None], e[1][None])[0])
+            other = self.origins[there]
+            return matches.Matches(
+                *(matches.parts(h[0], h[1], cell, share), value, side, cell, cells),
+                *(self.sizes[there], other.pictures[pair], other.frames[pair]),
+            )
+
     def release(self) -> PairTrace:
         """Let the graph go: scores explained so far stay, others need a new trace."""
         with self.lock:
@@ -213,10 +237,10 @@ class PairTrace:
             found = [_without_noise(part, value.detach(), warn=part is found[0]) for part in found]
         sides = []
         for side, (origin, size) in enumerate(zip(self.origins, self.sizes, strict=True)):
-            number, part = (side, slice(None)) if len(self.tails) == 2 else (0, slice(side * pairs, (side + 1) * pairs))
+            number, part = self._place(side)
             sides.append(
                 Rows(
-                    {block: h[part] for block, h in self.tails[number].activations().items()},
+                    self._activations(side),
                     {block: gradient[part] for block, gradient in found[number].items()},
                     value.detach(),
                     torch.full((pairs,), NO_CLASS, device=value.device),
@@ -226,6 +250,15 @@ class PairTrace:
                 )
             )
         return sides[0], sides[1]
+
+    def _place(self, side: int) -> tuple[int, slice]:
+        """Which tail holds x (0) or y (1), and which rows of it."""
+        pairs = len(self)
+        return (side, slice(None)) if len(self.tails) == 2 else (0, slice(side * pairs, (side + 1) * pairs))
+
+    def _activations(self, side: int) -> dict[str, Tensor]:
+        number, part = self._place(side)
+        return {block: h[part] for block, h in self.tails[number].activations().items()}
 
 
 def _per_image(wanted: targets.Wanted, images: int) -> list[list[int]]:

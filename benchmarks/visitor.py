@@ -1,0 +1,46 @@
+"""A visitor of the studio without a browser: the requests that its page makes, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gamlens.studio import Studio
+from gamlens.studio.views import Controls
+
+
+def values(controls: Controls) -> list[Any]:
+    """Controls as the page sends them."""
+    return [list(value) if isinstance(value, tuple) else value for value in astuple(controls)]
+
+
+class Visitor:
+    """A browser's requests without the browser."""
+
+    def __init__(self, studio: Studio, session: str) -> None:
+        self.studio, self.session = studio, session
+        self.http = httpx.Client(base_url=studio.url, timeout=60)
+
+    def upload(self, file: Path) -> dict[str, Any]:
+        answer = self.http.post("gradio_api/upload", files={"files": (file.name, file.read_bytes())})
+        answer.raise_for_status()
+        return {"path": answer.json()[0], "meta": {"_type": "gradio.FileData"}, "orig_name": file.name}
+
+    def call(self, name: str, data: list[Any], event: dict[str, Any] | None = None) -> list[Any]:
+        """Run the page's function of that name; its answer."""
+        (number, *_) = [number for number, fn in self.studio.page.fns.items() if fn.name == name]
+        body = {"data": data, "fn_index": number, "session_hash": self.session, "event_data": event}
+        joined = self.http.post("gradio_api/queue/join", json=body)
+        joined.raise_for_status()
+        with self.http.stream("GET", "gradio_api/queue/data", params={"session_hash": self.session}) as stream:
+            for line in stream.iter_lines():
+                said = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
+                if said.get("msg") == "process_completed":
+                    assert said["success"], said
+                    found: list[Any] = said["output"]["data"]
+                    return found
+        raise AssertionError("the answer never came")

@@ -1,0 +1,48 @@
+"""The command that opens the studio."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from gamlens import GamlensError
+from gamlens.cli.common import MODEL_HELP, out_console, speaking, tell
+from gamlens.studio import launch
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example:  gamlens studio --model efficientnet_lite0 --model my_file.py:build")
+def studio(
+    model: Annotated[list[str] | None, typer.Option("--model", "-m", help=f"Repeat it. {MODEL_HELP}")] = None,
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 opens the studio to others.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="The port; a free one from 7860 on by default.")] = None,
+    auth: Annotated[
+        str | None, typer.Option(help="USER:PASSWORD that visitors must give.", envvar="GAMLENS_AUTH")
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    visits: Annotated[int, typer.Option(min=1, help="How many visitors' photos are kept in memory at a time.")] = 12,
+) -> None:
+    """Open a page on this machine: drop in a photo, or two, and see why."""
+    with speaking():
+        names = model or ["efficientnet_lite0"]
+        user = _pair(auth)
+        if host == "0.0.0.0" and user is None:
+            tell("note", "Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.", "yellow")
+        with out_console.status("Loading the model and the page"):
+            running = launch(
+                {name: name for name in names}, host=host, port=port, auth=user, browser=browser, visits=visits
+            )
+        out_console.print(Text(f"The studio is at {running.url}  (Ctrl-C ends it)"), soft_wrap=True)
+        running.wait()
+
+
+def _pair(auth: str | None) -> tuple[str, str] | None:
+    if auth is None:
+        return None
+    user, mark, password = auth.partition(":")
+    if not (user and mark and password):
+        raise GamlensError("--auth is USER:PASSWORD.")
+    return user, password

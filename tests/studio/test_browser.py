@@ -1,0 +1,316 @@
+"""The studio in a real browser: both tabs end to end, with real photos."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gamlens.experiments.photos import path
+from gamlens.studio import Studio
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio"),
+]
+PATIENCE = 60_000
+
+
+class Look:
+    """A visitor's window, with everything that went wrong in it."""
+
+    def __init__(self, browser: Any, studio: Studio, *, width: int = 1280, height: int = 900) -> None:
+        self.studio = studio
+        self.context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.troubles: list[str] = []
+        self.page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
+        self.page.on("console", lambda said: self._heard(said))
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.goto(studio.url)
+        self.page.wait_for_selector("#class-stage figure img")
+
+    def _heard(self, said: Any) -> None:
+        if said.type == "error":
+            self.troubles.append(f"console: {said.text}")
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.studio.url, "data:", "blob:")):
+            self.troubles.append(f"outside request: {url}")
+
+    def sources(self, tab: str) -> list[str]:
+        found: list[str] = self.page.eval_on_selector_all(f"#{tab}-stage img", "all => all.map(one => one.src)")
+        return found
+
+    def pixels(self, tab: str) -> list[np.ndarray[Any, Any]]:
+        """The pixels of each picture, as the browser has decoded them."""
+        uris = self.page.evaluate(
+            """async tab => {
+              const all = [...document.querySelectorAll(`#${tab}-stage img`)];
+              await Promise.all(all.map(one => one.decode()));
+              return all.map(one => {
+                const canvas = document.createElement('canvas');
+                [canvas.width, canvas.height] = [one.naturalWidth, one.naturalHeight];
+                canvas.getContext('2d').drawImage(one, 0, 0);
+                return canvas.toDataURL();
+              });
+            }""",
+            tab,
+        )
+        files = [base64.b64decode(uri.split(",", 1)[1]) for uri in uris]
+        return [np.asarray(Image.open(io.BytesIO(file)).convert("RGB"), dtype=float) for file in files]
+
+    def painted(self, tab: str) -> np.ndarray[Any, Any]:
+        """The first picture as it is on the screen."""
+        shot = self.page.locator(f"#{tab}-stage .gl-frame").first.screenshot()
+        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"), dtype=float)
+
+    def changed(self, tab: str, act: Callable[[], object]) -> None:
+        """`act`, then wait until the stage shows other pictures."""
+        before = self.sources(tab)
+        act()
+        self.page.wait_for_function(
+            "([tab, before]) => JSON.stringify([...document.querySelectorAll(`#${tab}-stage img`)].map(one => one.src))"
+            " !== before",
+            arg=[tab, json.dumps(before, separators=(",", ":"))],
+        )
+
+    def choose(self, name: str, option: str) -> None:
+        self.page.locator(f"#{name} input").click()
+        self.page.get_by_role("option", name=option, exact=True).click()
+
+    def slide(self, name: str, key: str) -> None:
+        """By the keyboard."""
+        handle = self.page.locator(f"#{name} input[type=range]")
+        handle.focus()
+        handle.press(key)
+
+    def give(self, name: str, file: Path) -> None:
+        """Put a file where a photo is, or was."""
+        remove = self.page.locator(f"#{name}").get_by_label(re.compile("remove|clear", re.IGNORECASE))
+        if remove.count():
+            remove.first.click()
+        self.page.locator(f"#{name} input[type=file]").set_input_files(str(file))
+
+    def text(self, tab: str) -> str:
+        return str(self.page.locator(f"#{tab}-stage").inner_text())
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@pytest.fixture
+def look(browser: Any, studio: Studio) -> Iterator[Look]:
+    found = Look(browser, studio)
+    yield found
+    found.close()
+    assert found.troubles == []
+
+
+@pytest.fixture
+def forwards(studio: Studio) -> Iterator[list[int]]:
+    """How many images each forward of the studio's model ran on."""
+    model, seen = studio.desk.shelf.lens(studio.desk.shelf.first).model, []
+    hook = model.conv_stem.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    yield seen
+    hook.remove()
+
+
+def differs(before: list[np.ndarray[Any, Any]], after: list[np.ndarray[Any, Any]]) -> bool:
+    return len(before) != len(after) or any(
+        a.shape != b.shape or np.abs(a - b).mean() > 0.05 for a, b in zip(before, after, strict=True)
+    )
+
+
+def turns(look: Look, tab: str) -> dict[str, Callable[[], object]]:
+    """Every control, one after another, each from where the last one left it."""
+    view = look.page.locator(f"#{tab}-view")
+    outline = look.page.locator(f"#{tab}-outline")
+    found: dict[str, Callable[[], object]] = {
+        "method": lambda: look.choose(f"{tab}-method", "Grad-CAM"),
+        "n": lambda: look.slide(f"{tab}-n", "ArrowLeft"),
+        "block": lambda: look.choose(f"{tab}-block", "blocks.4"),
+        "colours": lambda: look.choose(f"{tab}-cmap", "Ocean"),
+        "opacity": lambda: look.slide(f"{tab}-opacity", "Home"),
+        "box": lambda: outline.get_by_label("Box").check(),
+        "mask": lambda: outline.get_by_label("Mask").check(),
+        "threshold": lambda: look.slide(f"{tab}-threshold", "End"),
+        "three": lambda: view.get_by_label("Three methods").check(),
+        "Eq. 4": lambda: view.get_by_label("Eq. 4").check(),
+    }
+    if tab == "pair":
+        found["score"] = lambda: look.page.locator("#pair-score").get_by_label("Dot").check()
+    return found
+
+
+def test_class(look: Look, forwards: list[int]) -> None:
+    """A photo of one's own, top five, a class by click and by name, every control, three methods, Eq. 4."""
+    assert "Why cheetah?" in look.text("class")
+    look.changed("class", lambda: look.give("photo", path("coffee")))
+    look.page.wait_for_selector("text=Why espresso?")
+    assert look.page.locator("#bars li").count() == 5
+    forwards.clear()
+    look.changed("class", lambda: look.page.locator("#bars button").nth(1).click())
+    second = look.page.locator("#bars button[aria-pressed=true] .gl-name").inner_text()
+    assert f"Why {second}?" in look.text("class")
+
+    def name() -> None:
+        look.page.locator("#wanted input").fill("soup bowl")
+        look.page.locator("#wanted input").press("Enter")
+
+    look.changed("class", name)
+    assert "Why soup bowl?" in look.text("class")
+    for what, act in turns(look, "class").items():
+        before = look.pixels("class")
+        look.changed("class", act)
+        assert differs(before, look.pixels("class")), what
+    assert [title.inner_text() for title in look.page.locator("#class-stage figcaption strong").all()] == [
+        *("P: adds", "N: takes away", "Hidden: |N| ≥ P")
+    ]
+    assert forwards == []
+    alts = look.page.eval_on_selector_all("#class-stage img", "all => all.map(one => one.alt)")
+    assert all("coffee" in alt for alt in alts)
+
+
+def test_pair(look: Look, forwards: list[int], tmp_path: Path) -> None:
+    """Two photos, the score, both maps, points by mouse and keyboard, every control."""
+    look.page.get_by_role("tab", name="Why similar?").click()
+    look.page.wait_for_selector("#pair-stage figure img")
+    look.changed("pair", lambda: look.page.locator("#pair-examples button").nth(1).click())
+    assert "Cosine similarity 0.3" in look.text("pair")
+    forwards.clear()
+    box = look.page.locator("#pair-stage .gl-frame").first.bounding_box()
+    maps = look.pixels("pair")
+    click = {"x": box["width"] * 0.68, "y": box["height"] * 0.42}
+    look.changed("pair", lambda: look.page.locator("#pair-stage .gl-frame").first.click(position=click))
+    look.page.wait_for_selector("#pair-stage .gl-cell")
+    assert differs(maps[1:], look.pixels("pair")[1:])
+    assert "What matches it" in look.text("pair")
+    matched = look.sources("pair")
+    frame = look.page.locator("#pair-stage .gl-frame").nth(1)
+    frame.focus()
+    look.changed("pair", lambda: frame.press("ArrowDown"))
+    assert look.sources("pair") != matched
+    look.changed("pair", lambda: look.page.get_by_role("button", name="Back to the maps").click())
+    assert not differs(maps, look.pixels("pair"))
+    assert "What matches it" not in look.text("pair")
+    for what, act in turns(look, "pair").items():
+        before = look.pixels("pair")
+        look.changed("pair", act)
+        assert differs(before, look.pixels("pair")), what
+    assert forwards == []
+    look.give("x", path("cat"))
+    look.page.wait_for_function("() => document.querySelector('#pair-stage').innerText.includes('Dot similarity')")
+    look.page.wait_for_selector("#pair-stage img[alt*='chelsea']")
+
+
+def test_downloads(look: Look) -> None:
+    """The overlay, the raw map and the JSON say what is on the screen."""
+
+    def saved(name: str) -> tuple[str, bytes]:
+        with look.page.expect_download() as waiting:
+            look.page.locator(f"#{name}").click()
+        return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
+
+    name, data = saved("class-picture")
+    assert name == "cheetah-gam.png"
+    picture = Image.open(io.BytesIO(data))
+    assert picture.size == Image.open(path("cheetah")).size
+    shown = look.painted("class")
+    resized = np.asarray(picture.convert("RGB").resize(shown.shape[1::-1], Image.Resampling.BILINEAR), dtype=float)
+    assert np.abs(resized - shown).mean() < 8
+    name, data = saved("class-maps")
+    arrays = np.load(io.BytesIO(data))
+    assert arrays["map"].shape == (224, 224)
+    assert arrays["raw:bn2"].shape == (7, 7)
+    record = json.loads(saved("class-json")[1])
+    assert record["class"] == "cheetah"
+    assert record["top"][0]["probability"] > 0.5
+    look.page.get_by_role("tab", name="Why similar?").click()
+    look.page.wait_for_selector("#pair-stage figure img")
+    assert {"x:map", "y:map"} <= set(np.load(io.BytesIO(saved("pair-maps")[1])).files)
+    assert 0.4 < json.loads(saved("pair-json")[1])["score"] < 0.5
+
+
+def test_a_bad_file_is_a_message(look: Look, tmp_path: Path) -> None:
+    bad = tmp_path / "holiday.jpg"
+    bad.write_text("not a photo at all")
+    look.give("photo", bad)
+    alert = look.page.wait_for_selector("#class-stage [role=alert]")
+    assert "Cannot read 'holiday.jpg' as an image" in alert.inner_text()
+    assert "Traceback" not in look.page.content()
+    look.page.locator("#class-examples button").nth(1).click()
+    look.page.wait_for_selector("text=Why lion?")
+
+    def wrong() -> None:
+        look.page.locator("#wanted input").fill("lyon")
+        look.page.locator("#wanted input").press("Enter")
+
+    wrong()
+    assert "did you mean" in look.page.wait_for_selector("#class-stage [role=alert]").inner_text()
+
+
+def test_two_visitors(browser: Any, studio: Studio) -> None:
+    """Each has a photo, a class and controls of one's own; nothing is left of either when they go."""
+    first, second = Look(browser, studio), Look(browser, studio)
+    first.give("photo", path("coffee"))
+    second.give("photo", path("lion"))
+    first.page.wait_for_selector("text=Why espresso?")
+    second.page.wait_for_selector("text=Why lion?")
+    mine = second.sources("class")
+    first.changed("class", lambda: first.choose("class-cmap", "Spectrum"))
+    first.changed("class", lambda: first.page.locator("#bars button").nth(2).click())
+    second.changed("class", lambda: second.slide("class-n", "ArrowLeft"))
+    second.changed("class", lambda: second.slide("class-n", "ArrowRight"))
+    assert second.sources("class") == mine
+    uploads = [*studio.folder.glob("*/coffee.png"), *studio.folder.glob("*/lion.jpg")]
+    assert len([file for file in uploads if file.parent.name != "examples"]) >= 2
+    first.close()
+    second.close()
+    for _ in range(100):
+        left = list(studio.folder.glob("*/coffee.png"))
+        if not left and len(studio.desk.visits) == 0:
+            break
+        first_page = browser.new_page()
+        first_page.wait_for_timeout(200)
+        first_page.close()
+    assert len(studio.desk.visits) == 0
+    assert left == []
+    assert first.troubles == second.troubles == []
+
+
+def test_widths_and_shades(browser: Any, studio: Studio) -> None:
+    """Nothing sticks out, at a phone's, a tablet's and a desktop's width; pictures can be seen; light and dark."""
+    look = Look(browser, studio, width=390, height=844)
+    for width in (390, 768, 1280):
+        look.page.set_viewport_size({"width": width, "height": 844})
+        for tab, name in (("class", "Why this class?"), ("pair", "Why similar?")):
+            look.page.get_by_role("tab", name=name).click()
+            look.page.wait_for_selector(f"#{tab}-stage figure img")
+            wide, seen = look.page.evaluate("() => [document.documentElement.scrollWidth, window.innerWidth]")
+            assert wide <= seen
+            for frame in look.page.locator(f"#{tab}-stage .gl-frame").all():
+                box = frame.bounding_box()
+                assert box["x"] >= 0
+                assert box["x"] + box["width"] <= width
+                assert box["width"] > (250 if tab == "class" else 110)
+
+    def shade() -> float:
+        return float(np.asarray(Image.open(io.BytesIO(look.page.screenshot())).convert("L"))[:40].mean())
+
+    assert shade() > 200
+    look.page.locator("#dark").click()
+    look.page.wait_for_function("() => document.body.classList.contains('dark')")
+    look.page.wait_for_timeout(300)
+    assert shade() < 60
+    look.close()
+    assert look.troubles == []
