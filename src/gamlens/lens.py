@@ -21,7 +21,7 @@ from gamlens.fuse import Fusion
 from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.models import Binding, Layout, Network, Output, pick
-from gamlens.points import OUTPUT, Point
+from gamlens.points import OUTPUT, Grid, Point
 from gamlens.prepare import ViewList, Views, prepare
 from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
 from gamlens.settle import unwrap
@@ -77,6 +77,7 @@ class Lens:
         place = models.named(self._inner, [embedding] if embedding is not None else None)
         self._asked_embedding = place[0] if place else None
         self._binding: Binding | None = None
+        self._grids: dict[tuple[int, int], Mapping[str, Grid]] = {}
         self._try_layout(network)
 
     # What the lens knows about the model
@@ -265,7 +266,10 @@ class Lens:
         place = Point.parse(self.embedding) if embedding else None
         whole = place is not None and str(place) == OUTPUT and not capture.has_output_module(self._inner)
         precision = PRECISIONS[self.precision]
-        tail = capture.forward(self.model, batch, blocks, embedding=None if whole else place, precision=precision)
+        grids = self._grids_at(batch)
+        tail = capture.forward(
+            self.model, batch, blocks, embedding=None if whole else place, precision=precision, grids=grids
+        )
         return replace(tail, embedding=pick(tail.output, self._output)) if whole else tail
 
     def _class_scores(self, tail: Tail, count: int) -> Tensor:
@@ -321,6 +325,15 @@ class Lens:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
             self._binding = models.bind(self._inner, batch[:1].detach(), asked=self._asked, output=self._output)
         return self._binding
+
+    def _grids_at(self, batch: Tensor) -> Mapping[str, Grid]:
+        """Where tokens lie at this batch's size: found anew for a size that is new."""
+        binding, size = self._bound(batch), _size(batch)
+        if not binding.grids or size == binding.size:
+            return binding.grids
+        if size not in self._grids:
+            self._grids[size] = models.grids(self._inner, batch[:1].detach(), binding.points)
+        return self._grids[size]
 
     def _parameter(self, other: Tensor) -> Tensor:
         """A floating point tensor of the model, for its device and dtype."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gamlens.errors import GamlensError, near
 from gamlens.models import checkpoint, efficientnet_lite, timm_zoo, torchvision_zoo, tresnet
-from gamlens.models.bind import Binding, bind, named
+from gamlens.models.bind import Binding, bind, grids, named
 from gamlens.models.chexnet import chexnet
 from gamlens.models.discover import Layout, Stage
 from gamlens.models.from_file import from_file
@@ -105,6 +105,7 @@ __all__ = [
     "Weights",
     "bind",
     "from_file",
+    "grids",
     "load",
     "named",
     "pick",

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gamlens.points import Point, function_name, tensors
+from gamlens.models import positions
+from gamlens.models.positions import Where
+from gamlens.points import Grid, Point, function_name, tensors
 
 _PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
 
@@ -29,6 +31,10 @@ class Node:
     names: list[str] = field(default_factory=list)
     real: bool = True
     channels_last: bool = False
+    where: Where | None = None
+    grid: Grid | None = None
+    from_tokens: bool = False
+    alone: bool = False
 
     @property
     def live(self) -> bool:
@@ -38,14 +44,16 @@ class Node:
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of an activation with more than one position."""
-        if len(self.shape) != 4 or not self.real:
+        if self.grid is not None:
+            return self.grid.height, self.grid.width
+        if len(self.shape) != 4 or not self.real or self.from_tokens:
             return None
         height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
         return (height, width) if height * width > 1 else None
 
     @property
     def channels(self) -> int:
-        return self.shape[3 if self.channels_last else 1]
+        return self.shape[-1 if self.channels_last or self.grid else 1]
 
     def octave(self, image: tuple[int, int]) -> int | None:
         """How often the image was halved to come to this size; padding does not change it."""
@@ -63,11 +71,11 @@ class Call:
 
 
 class Recorder(TorchFunctionMode):
-    """Writes down one forward: `run` it, then ask."""
+    """Writes down one forward: `run` it, then ask. With `start`, a graph is recorded from that node on."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, start: int | None = None) -> None:
         super().__init__()
-        self.model, self.thread = model, threading.get_ident()
+        self.model, self.thread, self.start = model, threading.get_ident(), start
         self.nodes: dict[int, Node] = {}
         self.kept: list[Tensor] = []
         self.all: list[Node] = []
@@ -106,11 +114,29 @@ class Recorder(TorchFunctionMode):
         inputs = self._known((args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if inputs and threading.get_ident() == self.thread:
-            for tensor in tensors(result):
-                node = self._node(tensor, inputs, function_name(func))
+            if isinstance(result, Tensor) and len(self.all) == self.start:
+                torch.set_grad_enabled(True)
+                result = result.detach().requires_grad_(True).clone()
+            name, results = function_name(func), list(tensors(result))
+            places: list[Where | None] = [None] * len(results)
+            if _loose(name, inputs, results):
+                places = positions.follow(func, name, args, kwargs or {}, results, self._where)
+            for tensor, where in zip(results, places, strict=True):
+                node = self._node(tensor, inputs, name)
                 if node.func == "permute" and (dims := _dims(args, kwargs or {})) in _PERMUTES:
                     node.channels_last = _PERMUTES[dims]
+                _place(node, where)
+                node.alone = tensor is result
         return result
+
+    def _where(self, tensor: Tensor) -> Where | None:
+        """Positions of a tensor that depends on the image: its own, or those of a map."""
+        node = self.nodes.get(id(tensor))
+        if node is None or not node.live:
+            return None
+        if node.where is None and len(node.shape) == 4 and node.size is not None:
+            return positions.raster(node.shape, channels_last=node.channels_last)
+        return node.where
 
     def _enter(self, name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -164,6 +190,26 @@ def paths(recorder: Recorder, target: Node) -> Paths:
     through = [node for node in down if node in up]
     found = [node for node in through if down[node] * up[node] == total]
     return Paths(found, [node for node in through if node not in set(found)])
+
+
+def _loose(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
+    """Whether positions must be followed by number: wherever tensors are not plain maps."""
+    maps = all(len(node.shape) == 4 and node.where is None and not node.from_tokens for node in inputs)
+    return not maps or any(result.ndim != 4 for result in results) or name in ("view", "reshape")
+
+
+def _place(node: Node, where: Where | None) -> None:
+    """Note where a tensor's numbers lie: a map is known by its shape, tokens by their grid."""
+    tokens = any(source.from_tokens or source.grid is not None for source in node.inputs)
+    fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
+    node.from_tokens = tokens and not (fresh and len(node.shape) == 4)
+    if where is None or not node.real:
+        return
+    last = positions.as_map(where) if len(node.shape) == 4 else None
+    if last is not None:
+        node.channels_last, node.from_tokens = last, False
+    else:
+        node.where, node.grid = where, positions.as_grid(where)
 
 
 def _dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
