@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gamlens.errors import GamlensError
-from gamlens.points import OUTPUT, Grid, Point, function_name, tensors
+from gamlens.points import OUTPUT, Grid, Point, function_name, only_tensor, tensors
 from gamlens.settle import failed, settled, unwrap
 
 HALF_SCALE = 2.0**14
@@ -91,14 +91,15 @@ class _Reader(TorchFunctionMode):
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             if threading.get_ident() != self.thread:
                 return None
-            value = output
+            wrapped = isinstance(output, tuple) and only_tensor(output) is not None
+            start = value = output[0] if wrapped else output
             for point in points:
                 if not point.reads_input and not point.chain:
                     value = self._take(point, value)
             for point in points:
                 if point.chain:
                     self.armed.append((_tensor(value, point), point, 0))
-            return value if value is not output else None
+            return None if value is start else (value, *output[1:]) if wrapped else value
 
         return hook
 

@@ -92,6 +92,13 @@ def function_name(func: Any) -> str:
     return {"iadd": "add", "radd": "add", "imul": "mul", "rmul": "mul", "get": "getitem"}.get(bare, bare)
 
 
+def only_tensor(output: Any) -> Tensor | None:
+    """What a module returns: a tensor, or the first of a tuple that holds no other, as transformer layers do."""
+    if isinstance(output, tuple) and output and isinstance(output[0], Tensor) and type(output) is tuple:
+        return output[0] if next(tensors(output[1:]), None) is None else None
+    return output if isinstance(output, Tensor) else None
+
+
 def tensors(value: Any) -> Iterator[Tensor]:
     """Every tensor in nested arguments or results."""
     if isinstance(value, torch.Tensor):

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from gamlens.models import positions
 from gamlens.models.positions import Where
-from gamlens.points import Grid, Point, function_name, tensors
+from gamlens.points import Grid, Point, function_name, only_tensor, tensors
 
 _PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
 
@@ -158,7 +158,7 @@ class Recorder(TorchFunctionMode):
                 node = self.nodes.get(id(tensor))
                 if node is None or not node.live:
                     node = self._node(tensor, self._known(args), type(module).__name__.lower())
-                if isinstance(output, Tensor):
+                if tensor is only_tensor(output):
                     gave = node
                     node.names.append(name)
             self.stack.pop()
