@@ -93,9 +93,9 @@ def function_name(func: Any) -> str:
 
 
 def only_tensor(output: Any) -> Tensor | None:
-    """What a module returns: a tensor, or the first of a tuple that holds no other, as transformer layers do."""
-    if isinstance(output, tuple) and output and isinstance(output[0], Tensor) and type(output) is tuple:
-        return output[0] if next(tensors(output[1:]), None) is None else None
+    """What a module returns: a tensor, or the first of a tuple that holds nothing else, as transformer layers do."""
+    if type(output) is tuple and output and all(item is None for item in output[1:]):
+        output = output[0]
     return output if isinstance(output, Tensor) else None
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from gamlens.errors import GamlensError
 from gamlens.models import tokens
+from gamlens.models.positions import MOVES
 from gamlens.models.record import Node, Paths, Recorder, paths
 from gamlens.points import OUTPUT, Grid, Point, tensors
 
@@ -115,14 +116,20 @@ def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> Layout:
     Call it with the model in eval mode and no graph. Tokens take a second forward.
     """
     recorder, copy = Recorder(model), batch.clone()
-    result = recorder.run(batch)
-    picked = output(result) if output is not None else next(tensors(result), None)
+    finish = output if output is not None else lambda result: next(tensors(result), None)
+    picked = recorder.run(batch, finish)
     target = recorder.node(picked) if isinstance(picked, Tensor) else None
     found = paths(recorder, target) if target is not None else Paths([], [])
     spatial = _spatial(found)
     read = spatial
     if target is not None and any(node.grid for node in spatial):
-        read = tokens.reached(model, copy, recorder, spatial, _before_head(found.gates, target))
+
+        def again(start: int) -> Recorder:
+            other = Recorder(model, start=start)
+            other.run(copy.clone(), finish)
+            return other
+
+        read = tokens.reached(again, recorder, spatial, _before_head(found.gates, target))
     stages = _stages(recorder, found, read, (int(batch.shape[-2]), int(batch.shape[-1])))
     if not stages:
         raise GamlensError(
@@ -191,9 +198,10 @@ def _stages(recorder: Recorder, found: Paths, spatial: list[Node], image: tuple[
     flat = len({octave for octave, group in groups if any(node.grid for node in group)}) == 1
     for octave, group in groups:
         picked += _missing(recorder, found, picked, octave, image)
-        if flat and group[-1].grid is not None:
+        if flat and any(node.grid for node in group):
             picked += tokens.per_block(recorder, [node for node in group if node.grid], partial(point_of, recorder))
-            continue
+            if group[-1].grid is not None or group[-1].func in MOVES:
+                continue
         for node in reversed(group):
             point = point_of(recorder, node)
             if point is not None and (node is spatial[-1] or not _inside_transition(recorder, node, image)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,6 +34,16 @@ class Where:
 
     ids: Tensor
     base: tuple[int, int]
+
+    @cached_property
+    def channels_last(self) -> bool | None:
+        """Whether a 4-d tensor is a map with channels last (True) or second (False); None where it is no map."""
+        return _as_map(self)
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """The grid of tokens (1,...,C); None where they do not cover one, each cell once."""
+        return _as_grid(self)
 
 
 def raster(shape: Sequence[int], *, channels_last: bool) -> Where:
@@ -65,9 +76,8 @@ def follow(
     return [_pointwise(tuple(result.shape), known) for result in results]
 
 
-def as_map(where: Where) -> bool | None:
-    """Whether a 4-d tensor is a map with channels last (True) or second (False); None where it is no map."""
-    if where.ids.shape[0] != 1:
+def _as_map(where: Where) -> bool | None:
+    if where.ids.ndim != 4 or where.ids.shape[0] != 1:
         return None
     for channels_last in (False, True):
         ids = where.ids if channels_last else where.ids.permute(0, 2, 3, 1)
@@ -77,12 +87,11 @@ def as_map(where: Where) -> bool | None:
     return None
 
 
-def as_grid(where: Where) -> Grid | None:
-    """The grid of tokens (1,...,C); None where they do not cover one, each cell once."""
+def _as_grid(where: Where) -> Grid | None:
     shape = where.ids.shape
     if len(shape) < 3 or shape[0] != 1:
         return None
-    ids = where.ids[0].flatten(0, -2)
+    ids = _thin(where.ids)[0].flatten(0, -2)
     placed = (ids != NOWHERE).any(dim=1)
     count = int(placed.sum())
     height, width = where.base
@@ -102,10 +111,18 @@ def _cells(ids: Tensor, base: tuple[int, int], size: tuple[int, int]) -> Tensor 
     if min(size) < 1 or size[0] * size[1] < 2:
         return None
     step = (-(-base[0] // size[0]), -(-base[1] // size[1]))
+    if size != (-(-base[0] // step[0]), -(-base[1] // step[1])):
+        return None
+    ids = _thin(ids)
     cells = (ids // base[1]) // step[0] * size[1] + (ids % base[1]) // step[1]
     cells = torch.where(ids == NOWHERE, NOWHERE, cells)
     top = cells.amax(dim=-1)
     return top.long() if bool(((cells == top[..., None]) | (cells == NOWHERE)).all()) and bool((top >= 0).all()) else None
+
+
+def _thin(ids: Tensor) -> Tensor:
+    """One channel where all are the same by construction."""
+    return ids[..., :1] if ids.stride(-1) == 0 else ids
 
 
 def _moved(
@@ -154,7 +171,7 @@ def _pointwise(shape: tuple[int, ...], known: list[Where]) -> Where | None:
 
 def _rowwise(shape: tuple[int, ...], where: Where) -> Where | None:
     ids = where.ids
-    if tuple(ids.shape[:-1]) != shape[:-1] or len(shape) < 2 or not bool((ids == ids[..., :1]).all()):
+    if tuple(ids.shape[:-1]) != shape[:-1] or len(shape) < 2 or not bool((_thin(ids) == ids[..., :1]).all()):
         return None
     return Where(ids[..., :1].expand(*shape), where.base)
 

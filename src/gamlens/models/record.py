@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,6 @@ class Node:
     real: bool = True
     channels_last: bool = False
     where: Where | None = None
-    grid: Grid | None = None
     from_tokens: bool = False
     alone: bool = False
 
@@ -42,11 +42,17 @@ class Node:
         return self.order == 0 or bool(self.inputs)
 
     @property
+    def grid(self) -> Grid | None:
+        """Where its tokens lie; None for a map, and for what has no places."""
+        return self.where.grid if self.where is not None and self.real else None
+
+    @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of an activation with more than one position."""
-        if self.grid is not None:
-            return self.grid.height, self.grid.width
-        if len(self.shape) != 4 or not self.real or self.from_tokens:
+        if (grid := self.grid) is not None:
+            return grid.height, grid.width
+        split = self.where is not None and self.shape[0] != 1  # cut into windows along the batch
+        if len(self.shape) != 4 or not self.real or self.from_tokens or split:
             return None
         height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
         return (height, width) if height * width > 1 else None
@@ -82,8 +88,10 @@ class Recorder(TorchFunctionMode):
         self.calls: list[Call] = []
         self.stack: list[tuple[str, Node | None]] = []
         self.events: list[Point] = []
+        self.constants: dict[int, Tensor] = {}
 
-    def run(self, batch: Tensor) -> Any:
+    def run(self, batch: Tensor, finish: Callable[[Any], Any] = lambda output: output) -> Any:
+        """What the model makes of `batch`; `finish`, which picks the scores out of it, is written down as well."""
         self._node(batch, (), "")
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
@@ -91,7 +99,7 @@ class Recorder(TorchFunctionMode):
                     stack.callback(module.register_forward_pre_hook(self._enter(name), with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(self._leave(name)).remove)
             stack.enter_context(self)
-            return self.model(batch)
+            return finish(self.model(batch))
 
     def node(self, tensor: Tensor) -> Node | None:
         return self.nodes.get(id(tensor))
@@ -113,13 +121,16 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = self._known((args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
+        if not inputs and threading.get_ident() == self.thread:
+            for tensor in tensors(result):
+                self.constants[id(tensor)] = tensor
         if inputs and threading.get_ident() == self.thread:
             if isinstance(result, Tensor) and len(self.all) == self.start:
                 torch.set_grad_enabled(True)
                 result = result.detach().requires_grad_(True).clone()
             name, results = function_name(func), list(tensors(result))
             places: list[Where | None] = [None] * len(results)
-            if _loose(name, inputs, results):
+            if self.start is None and _loose(name, inputs, results):
                 places = positions.follow(func, name, args, kwargs or {}, results, self._where)
             for tensor, where in zip(results, places, strict=True):
                 node = self._node(tensor, inputs, name)
@@ -156,9 +167,9 @@ class Recorder(TorchFunctionMode):
             gave = None
             for tensor in tensors(output):
                 node = self.nodes.get(id(tensor))
-                if node is None or not node.live:
+                if (node is None and id(tensor) not in self.constants) or (node is not None and not node.live):
                     node = self._node(tensor, self._known(args), type(module).__name__.lower())
-                if tensor is only_tensor(output):
+                if node is not None and tensor is only_tensor(output):
                     gave = node
                     node.names.append(name)
             self.stack.pop()
@@ -200,16 +211,15 @@ def _loose(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
 
 def _place(node: Node, where: Where | None) -> None:
     """Note where a tensor's numbers lie: a map is known by its shape, tokens by their grid."""
-    tokens = any(source.from_tokens or source.grid is not None for source in node.inputs)
+    tokens = any(source.from_tokens or (source.where is not None and len(source.shape) < 5) for source in node.inputs)
     fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
     node.from_tokens = tokens and not (fresh and len(node.shape) == 4)
     if where is None or not node.real:
         return
-    last = positions.as_map(where) if len(node.shape) == 4 else None
-    if last is not None:
-        node.channels_last, node.from_tokens = last, False
+    if where.channels_last is not None:
+        node.channels_last, node.from_tokens = where.channels_last, False
     else:
-        node.where, node.grid = where, positions.as_grid(where)
+        node.where = where
 
 
 def _dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gamlens.models.record import Node, Paths, Recorder
 from gamlens.points import Point
@@ -26,10 +26,10 @@ POOLS = {
 }
 
 
-def reached(model: nn.Module, batch: Tensor, recorder: Recorder, spatial: list[Node], target: Node) -> list[Node]:
+def reached(rerun: Callable[[int], Recorder], recorder: Recorder, spatial: list[Node], target: Node) -> list[Node]:
     """`spatial` without the last gates at which only class tokens matter: no gradient reaches their other tokens.
 
-    A second forward, with a graph from the last few gates on, tells; `target` is what is differentiated.
+    A second forward, with a graph from one of the last gates on, tells; `target` is what is differentiated.
     """
     for count in TRIES:
         late = spatial[-count:]
@@ -38,8 +38,7 @@ def reached(model: nn.Module, batch: Tensor, recorder: Recorder, spatial: list[N
             continue
         late = late[late.index(start) :]
         with suppress(RuntimeError):
-            again = Recorder(model, start=start.order)
-            again.run(batch)
+            again = rerun(start.order)
             if [node.shape for node in again.all] != [node.shape for node in recorder.all]:
                 return spatial
             with torch.enable_grad():
