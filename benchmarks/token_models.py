@@ -1,4 +1,4 @@
-"""Every transformer family of timm, torchvision and transformers: which tokens are read, where they lie, how they pool.
+"""Every transformer family of timm and torchvision: which tokens are read, where they lie, how they pool.
 
 For each model (random weights, its own input size): the blocks, their grids, tokens set aside and pooling; whether GAM
 is finite and in [0,1]; whether the model is left as it was; and whether places are right. For the last, two images that
@@ -18,26 +18,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import build, native_side, same_state, smallest, state
+from models import build, native_side, same_state, state
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
 
-TIMM = (
-    *("beit", "cait", "coat", "convit", "crossvit", "davit", "deit", "edgenext", "efficientformer"),
-    *("efficientformer_v2", "efficientvit_mit", "efficientvit_msra", "eva", "fastvit", "gcvit", "hiera"),
-    *("hieradet_sam2", "iformer", "levit", "lowformer", "maxxvit", "metaformer", "mlp_mixer", "mobilevit", "mvitv2"),
-    *("naflexvit", "nest", "nextvit", "pit", "pvt_v2", "sequencer", "shvit", "swiftformer", "swin_transformer"),
-    *("swin_transformer_v2", "swin_transformer_v2_cr", "tiny_vit", "tnt", "twins", "visformer", "vision_transformer"),
-    *("vision_transformer_hybrid", "vision_transformer_relpos", "vision_transformer_sam", "vitamin", "volo", "xcit"),
+MODELS = (
+    *("vit_b_32", "swin_t", "swin_v2_t", "maxvit_t"),
+    *("timm/beit_base_patch16_224", "timm/cait_xxs24_224", "timm/coat_lite_tiny", "timm/coatnet_pico_rw_224"),
+    *("timm/convit_tiny", "timm/crossvit_9_240", "timm/davit_tiny", "timm/deit_tiny_patch16_224"),
+    *("timm/deit_tiny_distilled_patch16_224", "timm/edgenext_xx_small", "timm/efficientformer_l1"),
+    *("timm/efficientformerv2_s0", "timm/efficientvit_b0", "timm/efficientvit_m0", "timm/eva02_tiny_patch14_224"),
+    *("timm/fastvit_t8", "timm/gcvit_xxtiny", "timm/hiera_tiny_224", "timm/iformer_t", "timm/levit_128s"),
+    *("timm/maxvit_pico_rw_256", "timm/mixer_s32_224", "timm/mobilevit_xxs", "timm/mvitv2_tiny", "timm/nest_tiny"),
+    *("timm/nextvit_small", "timm/pit_ti_224", "timm/poolformer_s12", "timm/pvt_v2_b0", "timm/sam2_hiera_tiny"),
+    *("timm/samvit_base_patch16_224", "timm/sequencer2d_s", "timm/shvit_s1", "timm/swiftformer_xs"),
+    *("timm/swin_tiny_patch4_window7_224", "timm/swinv2_cr_tiny_224", "timm/swinv2_tiny_window8_256"),
+    *("timm/tiny_vit_5m_224", "timm/tnt_s_legacy_patch16_224", "timm/twins_svt_small", "timm/visformer_tiny"),
+    *("timm/vit_base_patch16_siglip_224", "timm/vit_base_patch32_clip_224", "timm/vit_medium_patch16_gap_256"),
+    *("timm/vit_relpos_small_patch16_224", "timm/vit_small_patch14_reg4_dinov2", "timm/vit_tiny_patch16_224"),
+    *("timm/vit_tiny_r_s16_p8_224", "timm/vitamin_small_224", "timm/volo_d1_224", "timm/xcit_nano_12_p16_224"),
 )
-FURTHER = (
-    *("timm/deit_tiny_distilled_patch16_224", "timm/vit_small_patch14_reg4_dinov2", "timm/coatnet_pico_rw_224"),
-    *("timm/maxvit_pico_rw_256", "timm/vit_base_patch32_clip_224", "timm/vit_base_patch16_siglip_224"),
-    *("timm/eva02_tiny_patch14_224", "timm/beitv2_base_patch16_224", "timm/vit_medium_patch16_gap_256"),
-)
-TORCHVISION = ("vit_b_32", "swin_t", "swin_v2_t", "maxvit_t")
-WEAK = 1e-6
 
 
 @dataclass(frozen=True)
@@ -56,35 +57,42 @@ class Found:
     reason: str = ""
 
 
-def planted(size: tuple[int, int], cell: tuple[float, float] = (0.21, 0.66), *, part: int = 7) -> tuple[Tensor, Tensor]:
-    """Two images (1,3,H,W), flat noise, of which the second has a bright, coloured patch around `cell` (y, x)."""
+def spot(size: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Top, bottom, left, right of one cell of a grid, off the diagonal and off the middle."""
+    row, column = grid[0] // 4, (2 * grid[1]) // 3
+    (height, width), (rows, columns) = size, grid
+    return (
+        *(row * height // rows, (row + 1) * height // rows),
+        *(column * width // columns, (column + 1) * width // columns),
+    )
+
+
+def planted(size: tuple[int, int], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Two images (1,3,H,W), flat noise, of which the second has one coloured cell of the grid."""
     generator = torch.Generator().manual_seed(0)
     plain = 0.1 * torch.randn(1, 3, *size, generator=generator)
-    top, left = (int(place * side) for place, side in zip(cell, size, strict=True))
-    height, width = size[0] // part, size[1] // part
+    top, bottom, left, right = spot(size, grid)
     other = plain.clone()
-    patch = torch.randn(1, 3, height, width, generator=generator) + torch.tensor([2.0, -1.0, 3.0]).view(1, 3, 1, 1)
-    other[:, :, top : top + height, left : left + width] = patch
+    noise = torch.randn(1, 3, bottom - top, right - left, generator=generator)
+    other[:, :, top:bottom, left:right] = noise + torch.tensor([2.0, -1.0, 3.0]).view(1, 3, 1, 1)
     return plain, other
 
 
-def inside(map_: Tensor, size: tuple[int, int], cell: tuple[float, float] = (0.21, 0.66), *, part: int = 7) -> bool:
-    """Whether the largest cell of a map (h,w) touches the planted patch."""
+def inside(map_: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> bool:
+    """Whether the middle of the largest cell of a map (h,w) lies in the planted cell."""
     row, column = divmod(int(map_.argmax()), int(map_.shape[1]))
-    spans = []
-    for place, side, number, count in zip(cell, size, (row, column), map_.shape, strict=True):
-        first = int(place * side)
-        spans.append(number * side / count < first + side // part and (number + 1) * side / count > first)
-    return all(spans)
+    top, bottom, left, right = spot(size, grid)
+    y, x = (row + 0.5) * size[0] / map_.shape[0], (column + 0.5) * size[1] / map_.shape[1]
+    return top <= y < bottom and left <= x < right
 
 
 def changed(lens: Lens, plain: Tensor, other: Tensor, *, n: int | None = None) -> dict[str, bool]:
     """For each block: whether the cell that changed most between the two images is the planted one."""
     trace = lens.trace(torch.cat([plain, other]), score=first_number, n=n)
     size = (int(plain.shape[2]), int(plain.shape[3]))
-    return {
-        name: inside((h[1] - h[0]).float().square().sum(0), size) for name, h in trace.rows.activations.items()
-    }
+    blocks = trace.rows.activations
+    grid = tuple(list(blocks.values())[-1].shape[2:])
+    return {name: inside((h[1] - h[0]).float().square().sum(0), size, grid) for name, h in blocks.items()}
 
 
 def telling(lens: Lens, plain: Tensor, other: Tensor) -> Callable[[Any], Tensor]:
@@ -127,7 +135,8 @@ def examine(name: str, module: nn.Module | None = None, size: tuple[int, int] | 
     size = size or (native_side(module),) * 2
     lens = Lens(module, transform=Transform(size))
     lens._bound(torch.zeros(1, 3, *size))
-    plain, other = planted(size)
+    grid = lens.layout.stages[-1].shape[1:]
+    plain, other = planted(size, grid)
     before = state(module)
     result = lens.classify(torch.cat([plain, other]), n=2)
     if not (bool(result.maps.isfinite().all()) and float(result.maps.min()) >= 0 and float(result.maps.max()) <= 1):
@@ -146,7 +155,7 @@ def examine(name: str, module: nn.Module | None = None, size: tuple[int, int] | 
         lens.layout.pooling,
         size,
         all(cells.values()),
-        inside(raw, size),
+        inside(raw, size, grid),
     )
 
 
@@ -184,12 +193,12 @@ def markdown(rows: list[Found]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", help="names; the smallest of every family by default")
+    parser.add_argument("--models", nargs="*", help="names; a small one of every family by default")
     parser.add_argument("--markdown", type=Path, help="put the table into this file, between its markers")
     parser.epilog = "example: python benchmarks/token_models.py --models timm/vit_tiny_patch16_224 vit_b_32"
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    names = options.models or [*TORCHVISION, *smallest(TIMM, 1), *FURTHER]
+    names = options.models or list(MODELS)
     text = markdown(list(sweep(names)))
     if options.markdown:
         from tokens import fill

@@ -130,7 +130,9 @@ def train(out: Path, *, steps: int | None, seconds: float, batch: int, limit: in
         with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
             with torch.no_grad():
                 target = teacher(views).float().softmax(1)
-            losses = [F.kl_div(net(views).float().log_softmax(1), target, reduction="batchmean") for net in made.values()]
+            losses = [
+                F.kl_div(net(views).float().log_softmax(1), target, reduction="batchmean") for net in made.values()
+            ]
         optimizer.zero_grad(set_to_none=True)
         sum(losses).backward()  # type: ignore[union-attr]
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -168,7 +170,10 @@ def evaluate(out: Path, *, limit: int | None, batch: int, device: str) -> list[d
             hits += int((trace.output.argmax(1).cpu() == torch.tensor(labels[part])).sum())
             for method in METHODS:
                 for point, group in names.items():
-                    maps = [fuse.min_max(fuse.resize(trace.raw(method, f"{name}:tokens"), (SIDE, SIDE)))[0] for name in group]
+                    maps = [
+                        fuse.min_max(fuse.resize(trace.raw(method, f"{name}:tokens"), (SIDE, SIDE)))[0]
+                        for name in group
+                    ]
                     for n in COUNTS[: len(maps)]:
                         mixed = torch.stack(maps[:n]).mean(0).cpu()
                         grids.setdefault((point, n, method), []).append(iou_grid(mixed, truths[part]))

@@ -196,7 +196,13 @@ class Lens:
         return pair.release().explain(method, n, fuse, score=score)
 
     def trace_text(
-        self, images: Any, captions: str | Sequence[str], *, n: int | None = 2, views: ViewList = (), embeddings: Any = None
+        self,
+        images: Any,
+        captions: str | Sequence[str],
+        *,
+        n: int | None = 2,
+        views: ViewList = (),
+        embeddings: Any = None,
     ) -> Trace:
         """One forward of the images: a Trace whose classes are the captions, scored by the cosine with each."""
         names = text_room.listed(captions)
@@ -204,7 +210,9 @@ class Lens:
         looks = Views.parse(views)
         ready = prepare(images, self.transform, looks)
         origin = self._origin(ready.pictures, ready.frames, looks)
-        origin = replace(origin, labels=names, aliases={}, about={**origin.about, "score": "cosine", "text": list(names)})
+        origin = replace(
+            origin, labels=names, aliases={}, about={**origin.about, "score": "cosine", "text": list(names)}
+        )
         aims = [self._text_aim(self._fit(batch, own=batch is images), n, texts, origin) for batch in ready.batches]
         first = replace(aims[0], views=tuple(zip(aims[1:], ready.mirrored[1:], strict=True)))
         return first.at([list(range(len(names)))] * len(ready.pictures))

@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 import transformers
-from token_models import changed, first_number, inside, lively, planted, telling
+from token_models import changed, first_number, lively, planted
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
@@ -65,10 +65,10 @@ TABLE: dict[str, Row] = {
     ),
     "vit, mean": (
         *(zoo("vit_tiny_patch16_224", depth=3, img_size=96, global_pool="avg"), (96, 96)),
-        *(norms(N1, 1, 2) + ["blocks:tokens"], (192, 6, 6), 1, "mean"),
+        *(norms("blocks.{}", 0, 1, 2), (192, 6, 6), 1, "mean"),
     ),
     "siglip": (
-        *(zoo("vit_base_patch16_siglip_224", depth=2, img_size=96), (96, 96), norms(N1, 1, last="norm")),
+        *(zoo("vit_base_patch16_siglip_224", depth=2, img_size=96), (96, 96), norms("blocks.{}", 0, 1)),
         *((768, 6, 6), 0, "attention"),
     ),
     "deit, distilled": (
@@ -76,19 +76,19 @@ TABLE: dict[str, Row] = {
         *((192, 6, 6), 2, "class token"),
     ),
     "beit": (
-        *(zoo("beit_base_patch16_224", depth=2, img_size=96), (96, 96), norms(N1, 1, last="norm")),
+        *(zoo("beit_base_patch16_224", depth=2, img_size=96), (96, 96), norms("blocks.{}", 0, 1)),
         *((768, 6, 6), 1, "mean"),
     ),
     "eva": (
-        *(zoo("eva02_tiny_patch14_224", depth=2, img_size=98), (98, 98), norms(N1, 1, last="norm")),
+        *(zoo("eva02_tiny_patch14_224", depth=2, img_size=98), (98, 98), norms("blocks.{}", 0, 1)),
         *((192, 7, 7), 1, "mean"),
     ),
     "mixer": (
-        *(zoo("mixer_s32_224", num_blocks=2), (224, 224), norms(N1, 1, last="norm")),
+        *(zoo("mixer_s32_224"), (224, 224), norms("blocks.{}", 5, 6, 7)),
         *((512, 7, 7), 0, "mean"),
     ),
     "cait": (
-        *(zoo("cait_xxs24_224", depth=2, img_size=96), (96, 96), ["blocks.1.norm1:tokens", "blocks:tokens"]),
+        *(zoo("cait_xxs24_224", depth=2, img_size=96), (96, 96), ["blocks.1.norm1:tokens", "blocks.1:tokens"]),
         *((192, 6, 6), 0, "class token"),
     ),
     "levit": (zoo("levit_128s"), (224, 224), norms("stages.{}", 0, 1, last="stages"), (384, 4, 4), 0, "mean"),
@@ -103,7 +103,7 @@ TABLE: dict[str, Row] = {
     ),
     "hf dinov2": (
         *(hf("Dinov2ForImageClassification", "Dinov2Config", **SMALL), (64, 64)),
-        *(norms("dinov2.encoder.layer.{}.norm1", 1, 2, 3, last="dinov2.layernorm"), (32, 8, 8), 1),
+        *(norms("dinov2.encoder.layer.{}", 0, 1, 2, 3), (32, 8, 8), 1),
         "class token and mean",
     ),
     "hf dinov2, registers": (
@@ -116,7 +116,7 @@ TABLE: dict[str, Row] = {
     ),
     "hf beit": (
         *(hf("BeitForImageClassification", "BeitConfig", **SMALL), (64, 64)),
-        *(norms("beit" + BEFORE, 1, 2, 3, last="beit.layernorm"), (32, 8, 8), 1, "mean"),
+        *(norms("beit.layers.{}", 0, 1, 2, 3), (32, 8, 8), 1, "mean"),
     ),
     "hf swin": (
         *(hf("SwinForImageClassification", "SwinConfig", num_labels=7, window_size=4, **SWIN), (64, 64)),
@@ -136,7 +136,7 @@ TABLE: dict[str, Row] = {
     ),
     "hf siglip": (
         *(hf("SiglipModel", "SiglipConfig", **HALVES), (64, 64)),
-        *(norms("vision_model.encoder.layers.{}.layer_norm1", 3, last="vision_model.post_layernorm"), (32, 8, 8), 0),
+        *(norms("vision_model.encoder.layers.{}", 0, 1, 2, 3), (32, 8, 8), 0),
         "attention",
     ),
 }
@@ -157,32 +157,71 @@ def test_blocks_grids_and_places(name: str) -> None:
     assert list(lens.blocks[-len(blocks) :]) == blocks
     assert (last.shape, last.grid.aside if last.grid else 0) == (shape, aside)
     assert lens.layout.pooling == pooling
-    plain, other = planted(size)
+    plain, other = planted(size, shape[1:])
     found = changed(lens, plain, other, n=min(3, len(lens.blocks)))
-    assert all(found.values()), found
-    maps = lens.classify(torch.cat([plain, other]), n=min(2, len(lens.blocks))).maps if shape[1] > 2 else plain
-    assert bool(maps.isfinite().all())
+    mixed = {"levit": ("stages.1:tokens", "stages:tokens")}.get(name, ())  # untrained, its halving mixes all places
+    assert all(hit for block, hit in found.items() if block not in mixed), found
+    assert bool(lens.classify(torch.cat([plain, other]), n=min(2, len(lens.blocks))).maps.isfinite().all())
 
 
-@pytest.mark.parametrize("name", ["torchvision vit", "vit, wide image", "hf dinov2, registers", "hf beit", "hf siglip"])
-def test_the_map_peaks_at_the_planted_patch(name: str) -> None:
-    make, size, *_ = TABLE[name]
-    lens = look(make, size)
-    plain, other = planted(size)
-    trace = lens.trace(other, score=telling(lens, plain, other), n=1)
-    assert inside(trace.raw("gam")[0], size)
-    full = trace.explain("gam", 1).maps[0]
-    assert inside(full[::4, ::4], size)
+class MeanViT(VisionTransformer):
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self._process_input(x)
+        tokens = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1)
+        return self.heads(self.encoder(tokens)[:, 1:].mean(dim=1))
+
+
+def spots(count: int) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
+    """Noise (count,3,40,64) with one red or blue cell of 8 px; the colour (count,), and the cells."""
+    images, colours = 0.3 * torch.randn(count, 3, 40, 64), torch.arange(count) % 2
+    cells = [(int(torch.randint(5, ())), int(torch.randint(8, ()))) for _ in range(count)]
+    for image, colour, (row, column) in zip(images, colours, cells, strict=True):
+        image[:, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] += torch.tensor([[2.0, -1, -1], [-1, -1, 2.0]])[
+            colour
+        ].view(3, 1, 1)
+    return images, colours, cells
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocks", "least"),
+    [(VisionTransformer, ["encoder.layers.encoder_layer_0.ln_1"], 16), (MeanViT, None, 28)],
+)
+@quiet
+def test_the_map_peaks_at_the_planted_patch(
+    kind: type[VisionTransformer], blocks: list[str] | None, least: int
+) -> None:
+    """A ViT that learned in seconds to tell red from blue cells: GAM points at the cell, one of 40, in a wide image."""
+    torch.manual_seed(0)
+    net = kind(64, 8, num_layers=4, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=2)
+    net._process_input = patches.__get__(net)
+    net.encoder.pos_embedding = nn.Parameter(0.02 * torch.randn(1, 41, 32))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    for _ in range(120):
+        images, colours, _ = spots(32)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(images), colours).backward()
+        optimizer.step()
+    images, colours, cells = spots(32)
+    trace = Lens(net.eval(), transform=Transform((40, 64)), blocks=blocks).trace(images, colours.tolist(), n=1)
+    assert float((trace.output.argmax(1) == colours).float().mean()) > 0.9
+    raw = trace.raw("gam")
+    assert raw.shape == (32, 5, 8)
+    hits = [divmod(int(one.argmax()), 8) == cell for one, cell in zip(raw, cells, strict=True)]
+    assert sum(hits) >= least, sum(hits)
+
+
+def patches(self: VisionTransformer, x: Tensor) -> Tensor:
+    """torchvision's own, without its check that the image is square."""
+    return self.conv_proj(x).flatten(2).transpose(1, 2)
 
 
 def test_the_planted_patch_test_can_fail() -> None:
     """Tokens transposed, or shifted by a class token that was kept, are found out."""
     lens = look(vit, (64, 64))
-    plain, other = planted((64, 64))
-    right = lens._binding.grids
-    name = lens.blocks[-1]
-    grid = right[name]
-    assert grid.order == tuple(range(1, 65))
+    plain, other = planted((64, 64), (8, 8))
+    right, name = lens._binding.grids, lens.blocks[-1]
+    assert right[name].order == tuple(range(1, 65))
+    assert changed(lens, plain, other, n=1) == {name: True}
     columns = tuple(1 + 8 * (i % 8) + i // 8 for i in range(64))
     for wrong in (Grid(8, 8, columns, 65), Grid(8, 8, tuple(range(64)), 65)):
         object.__setattr__(lens._binding, "grids", {**right, name: wrong})
@@ -215,7 +254,7 @@ def test_an_exact_map_from_tokens() -> None:
 @quiet
 def test_every_method_runs_on_tokens() -> None:
     lens = look(vit, (64, 64))
-    batch = torch.cat(planted((64, 64)))
+    batch = torch.cat(planted((64, 64), (8, 8)))
     trace = lens.trace(batch, 3, n=3)
     for name, method in METHODS.items():
         if method.kind == "block":
@@ -230,7 +269,7 @@ def test_other_sizes_find_their_own_grid() -> None:
     for size in ((64, 64), (96, 48), (48, 96)):
         trace = lens.trace(torch.randn(1, 3, *size), n=1)
         assert trace.rows.activations["blocks.1.norm1:tokens"].shape == (1, 192, size[0] // 16, size[1] // 16)
-    plain, other = planted((96, 48))
+    plain, other = planted((96, 48), (6, 3))
     assert all(changed(lens, plain, other).values())
 
 
@@ -245,7 +284,9 @@ def test_one_forward_and_a_graph_from_the_earliest_block() -> None:
     lens, seen = look(vit, (64, 64)), {}
     for name, module in lens.model.named_modules():
         if name.endswith(("ln_1", "mlp")):
-            module.register_forward_hook(lambda m, a, out, name=name: seen.setdefault(name, []).append(out.requires_grad))
+            module.register_forward_hook(
+                lambda m, a, out, name=name: seen.setdefault(name, []).append(out.requires_grad)
+            )
     lens.trace(torch.randn(2, 3, 64, 64), score=first_number, n=2)
     layer = "encoder.layers.encoder_layer_{}.{}"
     graph = {name: values[0] for name, values in seen.items()}

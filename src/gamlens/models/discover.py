@@ -130,14 +130,15 @@ def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> Layout:
             return other
 
         read = tokens.reached(again, recorder, spatial, _before_head(found.gates, target))
-    stages = _stages(recorder, found, read, (int(batch.shape[-2]), int(batch.shape[-1])))
+    pooling = tokens.pooling(found, spatial[-1]) if spatial else ""
+    stages = _stages(recorder, found, read, (int(batch.shape[-2]), int(batch.shape[-1])), pooling)
     if not stages:
         raise GamlensError(
             "No block was found: nothing between the image and the output has the shape (B,C,h,w) on every path, or "
             "tokens whose places are known. Name the blocks yourself: Lens(model, blocks=['...'])."
         )
     embedding, width = embedding_of(recorder, found.gates)
-    return Layout(tuple(stages), str(embedding), width, tokens.pooling(found, spatial[-1]))
+    return Layout(tuple(stages), str(embedding), width, pooling)
 
 
 def _before_head(gates: list[Node], target: Node) -> Node:
@@ -164,7 +165,9 @@ def locate(model: nn.Module, batch: Tensor, points: Sequence[Point]) -> dict[Poi
     for point in sorted(points, key=when):
         grid = _grid_at(recorder, point)
         if point.tokens and grid is None and when(point)[0] < len(place):
-            raise GamlensError(f"{str(point)!r} gives no tokens whose places in the image are known: name another block.")
+            raise GamlensError(
+                f"{str(point)!r} gives no tokens whose places in the image are known: name another block."
+            )
         found[replace(point, tokens=grid is not None)] = grid
     return found
 
@@ -192,14 +195,16 @@ def _spatial(found: Paths) -> list[Node]:
     return spatial
 
 
-def _stages(recorder: Recorder, found: Paths, spatial: list[Node], image: tuple[int, int]) -> list[Stage]:
+def _stages(recorder: Recorder, found: Paths, spatial: list[Node], image: tuple[int, int], pooling: str) -> list[Stage]:
     picked: list[tuple[Node, Point]] = []
     groups = [(octave, list(group)) for octave, group in groupby(spatial, key=lambda node: node.octave(image))]
     flat = len({octave for octave, group in groups if any(node.grid for node in group)}) == 1
     for octave, group in groups:
         picked += _missing(recorder, found, picked, octave, image)
         if flat and any(node.grid for node in group):
-            picked += tokens.per_block(recorder, [node for node in group if node.grid], partial(point_of, recorder))
+            kind = tokens.CLASS if pooling == "class token" else tokens.OTHER
+            placed = [node for node in group if node.grid]
+            picked += tokens.per_block(recorder, placed, partial(point_of, recorder), kind)
             if group[-1].grid is not None or group[-1].func in MOVES:
                 continue
         for node in reversed(group):

@@ -60,7 +60,7 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
         make = _maker(package, config)
         missing: list[str] = []
         if random or tensors is not None:
-            module = make.from_config(config)
+            module = make.from_config(config) if hasattr(make, "from_config") else make(config)
         else:
             module, report = make.from_pretrained(place, output_loading_info=True)
             missing = sorted(report["missing_keys"])
@@ -72,7 +72,9 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
     if tensors is not None:
         fill(module, tensors, name=name)
     if heads := [key for key in missing if "pooler" not in key]:
-        warnings.warn(f"{name} has no weights for {', '.join(heads[:4])}: they are random.", GamlensWarning, stacklevel=2)
+        warnings.warn(
+            f"{name} has no weights for {', '.join(heads[:4])}: they are random.", GamlensWarning, stacklevel=2
+        )
     network = replace(adopt(module.eval()), name=name, weights="random" if random else place)
     if any("pooler" in key for key in missing):
         network = replace(network, output=_class_token)
@@ -152,7 +154,8 @@ def _maker(package: Any, config: Any) -> Any:
     architecture = (getattr(config, "architectures", None) or [""])[0]
     if architecture.endswith("ForImageClassification"):
         return package.AutoModelForImageClassification
-    return package.AutoBackbone if architecture.endswith("Backbone") else package.AutoModel
+    backbone = architecture.endswith("Backbone") and hasattr(package, architecture)
+    return getattr(package, architecture) if backbone else package.AutoModel
 
 
 def _side(config: Any) -> tuple[int, int] | None:

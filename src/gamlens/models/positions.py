@@ -55,7 +55,12 @@ def raster(shape: Sequence[int], *, channels_last: bool) -> Where:
 
 
 def follow(
-    func: Any, name: str, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Callable[[Tensor], Where | None]
+    func: Any,
+    name: str,
+    args: Any,
+    kwargs: dict[str, Any],
+    results: list[Tensor],
+    find: Callable[[Tensor], Where | None],
 ) -> list[Where | None]:
     """The positions of what a function returned, from those of what it read."""
     nothing: list[Where | None] = [None] * len(results)
@@ -117,7 +122,9 @@ def _cells(ids: Tensor, base: tuple[int, int], size: tuple[int, int]) -> Tensor 
     cells = (ids // base[1]) // step[0] * size[1] + (ids % base[1]) // step[1]
     cells = torch.where(ids == NOWHERE, NOWHERE, cells)
     top = cells.amax(dim=-1)
-    return top.long() if bool(((cells == top[..., None]) | (cells == NOWHERE)).all()) and bool((top >= 0).all()) else None
+    return (
+        top.long() if bool(((cells == top[..., None]) | (cells == NOWHERE)).all()) and bool((top >= 0).all()) else None
+    )
 
 
 def _thin(ids: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from gamlens.points import Point
 
 Name = Callable[[Node], Point | None]
 NORMS = ("layer_norm", "rms_norm", "batch_norm", "group_norm")
+CLASS, OTHER = "norm", "stream"  # what is read with a class token alone, and with other pooling: docs/transformers.md
 TRIES = (8, 40, 10**6)
 ATTENDS = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "softmax", "einsum", "bmm")
 POOLS = {
@@ -60,10 +62,10 @@ def _matters(node: Node, gradient: Tensor) -> bool:
     return bool((node.grid.image(gradient) if node.grid is not None else gradient).any())
 
 
-def per_block(recorder: Recorder, group: list[Node], name: Name) -> list[tuple[Node, Point]]:
-    """One point for each transformer block of one resolution: the normalised tokens that the next block reads.
+def per_block(recorder: Recorder, group: list[Node], name: Name, read: str) -> list[tuple[Node, Point]]:
+    """One point for each transformer block of one resolution, `read` as READS says.
 
-    A block is a module that is repeated and whose output is a gate. Where no norm follows, the output itself is read.
+    A block is a module that is repeated and whose output is a gate. Where a block has no such point, its output is read.
     """
     patterns: Counter[str] = Counter()
     own: dict[Node, set[str]] = {}
@@ -71,24 +73,48 @@ def per_block(recorder: Recorder, group: list[Node], name: Name) -> list[tuple[N
         own[node] = {re.sub(r"\d+", "#", text) for text in node.names if any(letter.isdigit() for letter in text)}
         patterns.update(own[node])
     best = max(patterns, key=lambda pattern: (patterns[pattern], -pattern.count(".")), default="")
-    if patterns[best] < 2:
+    if not best:
         return [(node, point) for node in group if (point := name(node)) is not None][-1:]
-    blocks = [node for node in group if best in own[node]]
     found: list[tuple[Node, Point]] = []
-    for node in blocks:
-        norm = _norm_of(recorder, node)
-        point = name(norm) if norm is not None else None
-        if norm is None or point is None or norm.grid is None or point.chain:
-            norm, point = node, name(node)
+    for node in (node for node in group if best in own[node]):
+        chosen = READS[read](recorder, group, node)
+        point = name(chosen) if chosen is not None and chosen.grid is not None else None
+        if chosen is None or chosen is node or point is None:
+            chosen, point = node, _as_block(node, name(node), best)
         if point is not None:
-            found.append((norm, point))
+            found.append((chosen, point))
     return found
 
 
-def _norm_of(recorder: Recorder, node: Node) -> Node | None:
-    """The norm that reads `node`'s tokens, as a module."""
+def _as_block(node: Node, point: Point | None, pattern: str) -> Point | None:
+    """A block's output under the block's own name, not that of the list that it ends."""
+    own = [text for text in node.names if re.sub(r"\d+", "#", text) == pattern]
+    return replace(point, module=own[0]) if point is not None and own and not point.chain else point
+
+
+def _norm(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
+    """The norm, a module, that reads a block's output."""
     readers = (other for other in recorder.all[node.order + 1 :] if node in other.inputs and other.shape == node.shape)
     return next((other for other in readers if other.names and other.func in NORMS), None)
+
+
+def _mlp(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
+    """What a block's MLP adds to the stream, as the block's output."""
+    return next((source for source in node.inputs if source not in group), None) if node.func == "add" else None
+
+
+def _attention(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
+    """What a block's attention adds to the stream, one gate before the block's output."""
+    place = group.index(node)
+    return _mlp(recorder, group, group[place - 1]) if place else None
+
+
+READS: dict[str, Callable[[Recorder, list[Node], Node], Node | None]] = {
+    "norm": _norm,
+    "stream": lambda recorder, group, node: node,
+    "attention": _attention,
+    "mlp": _mlp,
+}
 
 
 def pooling(found: Paths, last: Node) -> str:
