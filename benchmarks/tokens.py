@@ -3,8 +3,9 @@
 `train` teaches two small ViTs (class token, mean of tokens) what the real ResNet-50 says of photos: VOC, COCO and every
 other image of ILSVRC, strongly augmented and mixed, minutes on a GPU. `evaluate` measures on the images of ILSVRC that
 were not trained on: IoU of the box around all pixels >= t with the ground truth, t chosen on every tenth item, which is
-left out of the mean. Candidates: the residual stream after a block, the norm that reads it, the attention's and the MLP's
-output; the last 1, 2, 3 and 4 of them; GAM, Grad-CAM, Grad-CAM++. Data and weights: GAMLENS_DATA and GAMLENS_WEIGHTS.
+left out of the mean. Candidates: the residual stream after a block, the norm that reads it, the attention's and the
+MLP's output; the last 1, 2, 3 and 4 of them; GAM, Grad-CAM, Grad-CAM++. Data and weights: GAMLENS_DATA and
+GAMLENS_WEIGHTS.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def students(depth: int = DEPTH) -> dict[str, nn.Module]:
 
 
 def points(pooling: str, depth: int) -> dict[str, list[str]]:
-    """Names of the candidates, the last block first; with a class token the last block's own patch tokens are unread."""
+    """Names of the candidates, the last block first; with a class token the last block's patch tokens are unread."""
     last = depth - 2 if pooling == "class" else depth - 1
     blocks = list(range(last, max(last - max(COUNTS), -1), -1))
     norms = [f"{LAYER.format(i + 1)}.ln_1" if i + 1 < depth else "encoder.ln" for i in blocks]

@@ -1,4 +1,4 @@
-"""Image against text: a dual encoder whose caption picks out one of two objects, and models of transformers by folder."""
+"""Image against text: a dual encoder whose caption picks out one of two objects; models of transformers by folder."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ class Lens:
     `blocks`: names in place of the discovered ones ("layer4", "features:relu"). `embedding`: the layer whose output
     pairs are compared by ("fc1", "fc:input", "output"). `output`: key, index or callable that picks the class scores
     out of what the model returns. `transform`: "squash" (default), "crop", a Transform, or a callable on PIL images.
-    `labels`: class names. `text`: captions -> embeddings (T,D), the text half of a dual encoder. `precision`: "fp32", or "bf16" / "fp16" autocast. `multi_label`: probabilities are sigmoids.
+    `labels`: class names. `text`: captions -> embeddings (T,D), the text half of a dual encoder. `precision`:
+    "fp32", or "bf16" / "fp16" autocast. `multi_label`: probabilities are sigmoids.
     `weights` are loaded into a module of yours and `device` moves it; nothing else about it changes.
     """
 

@@ -39,7 +39,7 @@ class Grid:
             flat = flat[:, first : first + len(self.order)]
         else:
             flat = flat[:, list(self.order)]
-        return flat.transpose(1, 2).unflatten(2, (self.height, self.width))
+        return flat.transpose(1, 2).reshape(len(flat), -1, self.height, self.width)
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,14 @@ def function_name(func: Any) -> str:
 
 
 def only_tensor(output: Any) -> Tensor | None:
-    """What a module returns: a tensor, or the first of a tuple that holds nothing else, as transformer layers do."""
-    if type(output) is tuple and output and all(item is None for item in output[1:]):
+    """What a module returns: a tensor, or the first of a tuple with sizes at most, as transformer layers do."""
+    if type(output) is tuple and output and all(item is None or _sizes(item) for item in output[1:]):
         output = output[0]
     return output if isinstance(output, Tensor) else None
+
+
+def _sizes(item: Any) -> bool:
+    return isinstance(item, list | tuple) and all(isinstance(number, int) for number in item)
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -8,7 +8,9 @@ import pytest
 import timm
 import torch
 import transformers
+from cells import hits, spots, taught
 from token_models import changed, first_number, lively, planted
+from tokens import MeanViT
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
@@ -164,24 +166,6 @@ def test_blocks_grids_and_places(name: str) -> None:
     assert bool(lens.classify(torch.cat([plain, other]), n=min(2, len(lens.blocks))).maps.isfinite().all())
 
 
-class MeanViT(VisionTransformer):
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self._process_input(x)
-        tokens = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1)
-        return self.heads(self.encoder(tokens)[:, 1:].mean(dim=1))
-
-
-def spots(count: int) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
-    """Noise (count,3,40,64) with one red or blue cell of 8 px; the colour (count,), and the cells."""
-    images, colours = 0.3 * torch.randn(count, 3, 40, 64), torch.arange(count) % 2
-    cells = [(int(torch.randint(5, ())), int(torch.randint(8, ()))) for _ in range(count)]
-    for image, colour, (row, column) in zip(images, colours, cells, strict=True):
-        image[:, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] += torch.tensor([[2.0, -1, -1], [-1, -1, 2.0]])[
-            colour
-        ].view(3, 1, 1)
-    return images, colours, cells
-
-
 @pytest.mark.parametrize(
     ("kind", "blocks", "least"),
     [(VisionTransformer, ["encoder.layers.encoder_layer_0.ln_1"], 16), (MeanViT, None, 28)],
@@ -191,28 +175,13 @@ def test_the_map_peaks_at_the_planted_patch(
     kind: type[VisionTransformer], blocks: list[str] | None, least: int
 ) -> None:
     """A ViT that learned in seconds to tell red from blue cells: GAM points at the cell, one of 40, in a wide image."""
-    torch.manual_seed(0)
-    net = kind(64, 8, num_layers=4, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=2)
-    net._process_input = patches.__get__(net)
-    net.encoder.pos_embedding = nn.Parameter(0.02 * torch.randn(1, 41, 32))
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
-    for _ in range(120):
-        images, colours, _ = spots(32)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(images), colours).backward()
-        optimizer.step()
+    net = taught(kind, 4)
     images, colours, cells = spots(32)
-    trace = Lens(net.eval(), transform=Transform((40, 64)), blocks=blocks).trace(images, colours.tolist(), n=1)
+    trace = Lens(net, transform=Transform((40, 64)), blocks=blocks).trace(images, colours.tolist(), n=1)
     assert float((trace.output.argmax(1) == colours).float().mean()) > 0.9
     raw = trace.raw("gam")
     assert raw.shape == (32, 5, 8)
-    hits = [divmod(int(one.argmax()), 8) == cell for one, cell in zip(raw, cells, strict=True)]
-    assert sum(hits) >= least, sum(hits)
-
-
-def patches(self: VisionTransformer, x: Tensor) -> Tensor:
-    """torchvision's own, without its check that the image is square."""
-    return self.conv_proj(x).flatten(2).transpose(1, 2)
+    assert hits(raw, cells) >= least
 
 
 def test_the_planted_patch_test_can_fail() -> None:

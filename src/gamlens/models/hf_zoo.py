@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ class ImageTower(nn.Module):
 
     The dual encoder's own modules are used, none copied; its text half is not part of this one.
     """
+
+    dual: Any
 
     def __init__(self, dual: Any) -> None:
         super().__init__()
@@ -192,11 +195,15 @@ def _pair(size: Any) -> tuple[int, int] | None:
     """(height, width) of a processor's size, which may name both sides or the shortest one."""
     if isinstance(size, int):
         return size, size
-    get = size.get if isinstance(size, Mapping) else lambda key: getattr(size, key, None)
+    get: Callable[[str], Any] = size.get if isinstance(size, Mapping) else partial(_attribute, size)
     if get("height") and get("width"):
         return int(get("height")), int(get("width"))
     edge = get("shortest_edge")
     return (int(edge), int(edge)) if edge else None
+
+
+def _attribute(size: Any, key: str) -> Any:
+    return getattr(size, key, None)
 
 
 def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tensor]:

@@ -20,9 +20,12 @@ from gamlens.points import Grid
 
 NOWHERE = -1
 MOVES = frozenset(
-    "view reshape permute transpose flatten unflatten getitem contiguous roll squeeze unsqueeze expand expand_as movedim "
-    "swapaxes swapdims chunk split unbind clone stack cat concat flip repeat narrow select index_select view_as t "
-    "tensor_split split_with_sizes reshape_as adjoint take_along_dim gather tile".split()
+    (
+        *("view", "reshape", "permute", "transpose", "flatten", "unflatten", "getitem", "contiguous", "roll"),
+        *("squeeze", "unsqueeze", "expand", "expand_as", "movedim", "swapaxes", "swapdims", "chunk", "split"),
+        *("unbind", "clone", "stack", "cat", "concat", "flip", "repeat", "narrow", "select", "index_select"),
+        *("view_as", "t", "tensor_split", "split_with_sizes", "reshape_as", "adjoint", "take_along_dim", "gather"),
+    )
 )
 REDUCES = frozenset(("max", "amax", "mean", "sum"))
 BY_QUERY = frozenset(("scaled_dot_product_attention", "multi_head_attention_forward", "native_multi_head_attention"))
@@ -136,11 +139,12 @@ def _moved(
     func: Any, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Callable[[Tensor], Where | None]
 ) -> list[Where | None] | None:
     base: list[tuple[int, int]] = []
+    empty: list[tuple[int, int]] = []
 
     def swap(value: Any) -> Any:
         if isinstance(value, Tensor):
             if (where := find(value)) is not None:
-                base.append(where.base)
+                (base if bool((where.ids >= 0).any()) else empty).append(where.base)
                 return where.ids
             return torch.full(value.shape, NOWHERE, dtype=torch.int32) if value.is_floating_point() else value.cpu()
         if isinstance(value, list | tuple):
@@ -148,11 +152,12 @@ def _moved(
         return value
 
     swapped, options = swap(tuple(args)), {key: swap(value) for key, value in kwargs.items()}
-    if not base:
+    found = base or empty
+    if len(set(found)) != 1:
         return None
     moved = [part for part in _flat(func(*swapped, **options)) if isinstance(part, Tensor)]
     fits = len(moved) == len(results) and all(a.shape == b.shape for a, b in zip(moved, results, strict=True))
-    return [Where(ids, base[0]) for ids in moved] if fits else None
+    return [Where(ids, found[0]) for ids in moved] if fits else None
 
 
 def _reduced(

@@ -1,4 +1,4 @@
-"""Token networks: which tokens the score still reads, one point a transformer block, and how the embedding is pooled."""
+"""Token networks: which tokens the score still reads, one point a transformer block, how the embedding is pooled."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _matters(node: Node, gradient: Tensor) -> bool:
 def per_block(recorder: Recorder, group: list[Node], name: Name, read: str) -> list[tuple[Node, Point]]:
     """One point for each transformer block of one resolution, `read` as READS says.
 
-    A block is a module that is repeated and whose output is a gate. Where a block has no such point, its output is read.
+    A block is a module that is repeated and whose output is a gate. Where it has no such point, its output is read.
     """
     patterns: Counter[str] = Counter()
     own: dict[Node, set[str]] = {}
