@@ -192,6 +192,21 @@ def evaluate(out: Path, *, limit: int | None, batch: int, device: str) -> list[d
     return lines
 
 
+def overlays(out: Path, *, limit: int | None, device: str) -> None:
+    """GAM of the true class on 20 unseen images, by the blocks that discovery chooses: one contact sheet a ViT."""
+    items = real.samples("ILSVRC")[1::2][:limit]
+    items = items[:: max(1, len(items) // 20)][:20]
+    for pooling, module in students().items():
+        module.load_state_dict({key: value.float() for key, value in torch.load(out / f"vit_{pooling}.pth").items()})
+        result = Lens(module, device=device).classify([str(file) for file, _ in items], [label for _, label in items])
+        sheet = Image.new("RGB", (5 * 448, 4 * 224))
+        for row in range(len(items)):
+            place = ((row % 5) * 448, row // 5 * 224)
+            for number, picture in enumerate((result.image(row), result.overlay(row))):
+                sheet.paste(picture.resize((224, 224)), (place[0] + 224 * number, place[1]))
+        sheet.save(out / f"overlays_{pooling}.png")
+
+
 def _boxes(sample: Any) -> Tensor:
     height, width = sample.size
     scale = torch.tensor([SIDE / width, SIDE / height, SIDE / width, SIDE / height])
@@ -238,7 +253,7 @@ def fill(file: Path, name: str, text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["train", "evaluate"], help="train, evaluate, table")
+    parser.add_argument("parts", nargs="*", default=["train", "evaluate"], help="train, evaluate, overlays, table")
     parser.add_argument("--out", type=Path, default=Path("runs/tokens"), help="folder of weights and figures")
     parser.add_argument("--steps", type=int, help="training steps, in place of --seconds")
     parser.add_argument("--seconds", type=float, default=330, help="training time (default 330)")
@@ -254,6 +269,8 @@ def main() -> None:
         train(options.out, steps=options.steps, seconds=options.seconds, batch=options.batch, **common)
     if "evaluate" in options.parts:
         evaluate(options.out, batch=min(options.batch, 32), **common)
+    if "overlays" in options.parts:
+        overlays(options.out, **common)
     text = table(json.loads((options.out / "iou.json").read_text()))
     if options.markdown:
         fill(options.markdown, "iou", text)
