@@ -3,7 +3,7 @@
 For each model (random weights, its own input size): the blocks, their grids, tokens set aside and pooling; whether GAM
 is finite and in [0,1]; whether the model is left as it was; and whether places are right. For the last, two images that
 differ in one patch are looked at: in every block that is read, the cell that changed most should be that patch's
-(`cell`; for maps that are not tokens, or one beside it). It cannot be where tokens are transposed or shifted by a class
+(`cell`; where convolutions come first, or one beside it). It cannot be where tokens are transposed or moved by a class
 token that was kept; it may not be where untrained layers mix all places without a residual. `peak` says the same of the
 GAM of the score that tells the two images apart: untrained weights promise nothing there.
 """
@@ -91,16 +91,14 @@ def inside(map_: Tensor, size: tuple[int, int], grid: tuple[int, int], *, slack:
 def changed(lens: Lens, plain: Tensor, other: Tensor, *, n: int | None = None) -> dict[str, bool]:
     """For each block: whether the cell that changed most between the two images is the planted one.
 
-    Convolutions move things by up to a cell, so maps that are not tokens may be one off.
+    Convolutions move things by up to a cell, so where some blocks are not of tokens it may be one off.
     """
     trace = lens.trace(torch.cat([plain, other]), score=first_number, n=n)
     size = (int(plain.shape[2]), int(plain.shape[3]))
     blocks = trace.rows.activations
     grid = tuple(list(blocks.values())[-1].shape[2:])
-    return {
-        name: inside((h[1] - h[0]).float().square().sum(0), size, grid, slack=0 if name.endswith("tokens") else 1)
-        for name, h in blocks.items()
-    }
+    slack = 0 if all(name.endswith("tokens") for name in lens.blocks) else 1
+    return {name: inside((h[1] - h[0]).float().square().sum(0), size, grid, slack=slack) for name, h in blocks.items()}
 
 
 def telling(lens: Lens, plain: Tensor, other: Tensor) -> Callable[[Any], Tensor]:

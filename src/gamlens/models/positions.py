@@ -70,6 +70,8 @@ def follow(
     try:
         if name in MOVES:
             return _moved(func, args, kwargs, results, find) or nothing
+        if name == "unfold":
+            return [_unfolded(find(args[0]), tuple(results[0].shape)), *nothing[1:]]
         if name in REDUCES:
             return [*_reduced(args, kwargs, results, find), *nothing[1:]]
     except (RuntimeError, TypeError, IndexError, ValueError):
@@ -158,6 +160,18 @@ def _moved(
     moved = [part for part in _flat(func(*swapped, **options)) if isinstance(part, Tensor)]
     fits = len(moved) == len(results) and all(a.shape == b.shape for a, b in zip(moved, results, strict=True))
     return [Where(ids, found[0]) for ids in moved] if fits else None
+
+
+def _unfolded(where: Where | None, shape: tuple[int, ...]) -> Where | None:
+    """F.unfold: (1,C,h,w) -> (1,C*k*k,L), the L patches row by row."""
+    if where is None or len(shape) != 3 or where.ids.ndim != 4:
+        return None
+    height, width = where.base
+    step = round((height * width / shape[2]) ** 0.5)
+    base = (height // step, width // step) if step else (0, 0)
+    if base[0] * base[1] != shape[2]:
+        return None
+    return Where(torch.arange(shape[2], dtype=torch.int32).view(1, 1, -1).expand(*shape), base)
 
 
 def _reduced(

@@ -51,8 +51,7 @@ class Node:
         """Height and width of an activation with more than one position."""
         if (grid := self.grid) is not None:
             return grid.height, grid.width
-        split = self.where is not None and self.shape[0] != 1  # cut into windows along the batch
-        if len(self.shape) != 4 or not self.real or self.from_tokens or split:
+        if len(self.shape) != 4 or not self.real or self.from_tokens or self.where is not None:
             return None
         height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
         return (height, width) if height * width > 1 else None
