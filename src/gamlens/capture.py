@@ -6,10 +6,11 @@ what follows is recorded, so memory and time are those of the tail. The model is
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gamlens.errors import GamlensError
-from gamlens.points import OUTPUT, Point, function_name, tensors
+from gamlens.points import OUTPUT, Grid, Point, function_name, only_tensor, tensors
 from gamlens.settle import failed, settled, unwrap
 
 HALF_SCALE = 2.0**14
+ATTENTION = re.compile(r"attention|flash|xformers|sdp", re.IGNORECASE)
 
 
 @dataclass
@@ -31,18 +33,25 @@ class Tail:
     output: Any
     blocks: dict[str, Tensor]
     embedding: Tensor | None
+    grids: Mapping[str, Grid] = field(default_factory=dict)
 
     def activations(self) -> dict[str, Tensor]:
         """The blocks out of the graph, (B,C,h,w) each."""
-        return {name: channels_first(name, block.detach()) for name, block in self.blocks.items()}
+        return {name: as_map(name, block.detach(), self.grids) for name, block in self.blocks.items()}
 
 
 class _Reader(TorchFunctionMode):
     """Takes the wanted tensors out of one forward in this thread."""
 
-    def __init__(self, model: nn.Module, blocks: Sequence[Point], embedding: Point | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Sequence[Point],
+        embedding: Point | None,
+        grids: Mapping[str, Grid] | None = None,
+    ) -> None:
         super().__init__()
-        self.model, self.points, self.embedding_point = model, list(blocks), embedding
+        self.model, self.points, self.embedding_point, self.grids = model, list(blocks), embedding, grids or {}
         self.thread = threading.get_ident()
         self.blocks: dict[str, Tensor] = {}
         self.embedding: Tensor | None = None
@@ -82,14 +91,15 @@ class _Reader(TorchFunctionMode):
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             if threading.get_ident() != self.thread:
                 return None
-            value = output
+            wrapped = isinstance(output, tuple) and only_tensor(output) is not None
+            start = value = output[0] if wrapped else output
             for point in points:
                 if not point.reads_input and not point.chain:
                     value = self._take(point, value)
             for point in points:
                 if point.chain:
                     self.armed.append((_tensor(value, point), point, 0))
-            return value if value is not output else None
+            return None if value is start else (value, *output[1:]) if wrapped else value
 
         return hook
 
@@ -124,9 +134,12 @@ class _Reader(TorchFunctionMode):
                 f"Block {name!r} runs more than once in one forward, so it has no single activation: "
                 "name a block that runs once, or call the shared part by itself."
             )
-        if tensor.ndim != 4 or not tensor.is_floating_point():
+        grid = self.grids.get(name)
+        fits = tensor.ndim == 4 if grid is None else tensor.ndim > 2 and tensor[0, ..., 0].numel() == grid.count
+        if not fits or not tensor.is_floating_point():
+            what = "(B,C,h,w)" if grid is None else f"(B,{grid.count},C)"
             raise GamlensError(
-                f"Block {name!r} gives {tuple(tensor.shape)} of {tensor.dtype}; an activation is (B,C,h,w) and real: "
+                f"Block {name!r} gives {tuple(tensor.shape)} of {tensor.dtype}; an activation is {what} and real: "
                 "name a block before the features are flattened."
             )
         torch.set_grad_enabled(True)
@@ -149,13 +162,15 @@ def forward(
     embedding: Point | None = None,
     precision: torch.dtype | None = None,
     during: AbstractContextManager[Any] | None = None,
+    grids: Mapping[str, Grid] | None = None,
 ) -> Tail:
     """Run `model` once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output, in the graph.
 
-    The forward runs under the context `during`, which may change how gradients come back.
+    The forward runs under the context `during`, which may change how gradients come back. `grids` says, for blocks of
+    tokens, where the tokens lie.
     """
     model = unwrap(model)
-    reader = _Reader(model, blocks, embedding)
+    reader = _Reader(model, blocks, embedding, grids)
     with settled(model), reader.attached():
         batch = batch.clone() if batch.is_inference() else batch
         amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
@@ -174,7 +189,7 @@ def forward(
         )
     if embedding is not None and reader.embedding is None:
         raise GamlensError(f"The embedding layer {str(embedding)!r} did not run in this forward: name another one.")
-    return Tail(model, output, reader.blocks, reader.embedding)
+    return Tail(model, output, reader.blocks, reader.embedding, reader.grids)
 
 
 def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list[dict[str, Tensor]]:
@@ -192,9 +207,14 @@ def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list
         with settled(tails[0].model), torch.enable_grad():
             found = iter(_backward(score.sum(), blocks, keep_graph))
     except RuntimeError as error:
-        raise GamlensError(
-            f"The backward failed: {error}. Were weights changed since the forward? Then trace the images again."
-        ) from error
+        hint = "Were weights changed since the forward? Then trace the images again."
+        if ATTENTION.search(str(error)):
+            hint = (
+                "An attention kernel of this model has no backward here. Switch to the plain one: in timm "
+                "timm.layers.set_fused_attn(False) before the model is built, in transformers "
+                "attn_implementation='eager', in torch run inside torch.nn.attention.sdpa_kernel(SDPBackend.MATH)."
+            )
+        raise GamlensError(f"The backward failed: {error}. {hint}") from error
     result: list[dict[str, Tensor]] = []
     for tail in tails:
         side = {}
@@ -204,7 +224,7 @@ def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list
                 raise GamlensError(
                     f"The score does not depend on block {name!r}: name blocks on the way from the image to the score."
                 )
-            side[name] = channels_first(name, gradient)
+            side[name] = as_map(name, gradient, tail.grids)
         result.append(side)
     return result
 
@@ -222,6 +242,11 @@ def _backward(score: Tensor, blocks: list[Tensor], keep_graph: bool) -> Sequence
 def has_output_module(model: nn.Module) -> bool:
     """Whether `output` names a module of this model rather than what it returns."""
     return isinstance(getattr(model, OUTPUT, None), nn.Module)
+
+
+def as_map(name: str, tensor: Tensor, grids: Mapping[str, Grid]) -> Tensor:
+    """(B,C,h,w) from tokens that have a grid, or from (B,h,w,C) where the name says so."""
+    return grids[name].image(tensor) if name in grids else channels_first(name, tensor)
 
 
 def channels_first(name: str, tensor: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gamlens import captions as text_room
 from gamlens import capture, methods, models, scores, targets
 from gamlens._version import __version__
 from gamlens.capture import Tail
@@ -22,7 +23,7 @@ from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.methods import Method
 from gamlens.models import Binding, Layout, Network, Output, pick
-from gamlens.points import OUTPUT, PIXELS, Point
+from gamlens.points import OUTPUT, PIXELS, Grid, Point
 from gamlens.prepare import Prepared, ViewList, Views, prepare
 from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
 from gamlens.settle import unwrap
@@ -41,7 +42,8 @@ class Lens:
     `blocks`: names in place of the discovered ones ("layer4", "features:relu"). `embedding`: the layer whose output
     pairs are compared by ("fc1", "fc:input", "output"). `output`: key, index or callable that picks the class scores
     out of what the model returns. `transform`: "squash" (default), "crop", a Transform, or a callable on PIL images.
-    `labels`: class names. `precision`: "fp32", or "bf16" / "fp16" autocast. `multi_label`: probabilities are sigmoids.
+    `labels`: class names. `text`: captions -> embeddings (T,D), the text half of a dual encoder. `precision`:
+    "fp32", or "bf16" / "fp16" autocast. `multi_label`: probabilities are sigmoids.
     `weights` are loaded into a module of yours and `device` moves it; nothing else about it changes.
     """
 
@@ -59,6 +61,7 @@ class Lens:
         precision: str = "fp32",
         compile: bool = False,
         multi_label: bool | None = None,
+        text: models.TextEncoder | None = None,
     ) -> None:
         network = models.load(model_or_name, weights=weights)
         if precision not in PRECISIONS:
@@ -74,12 +77,16 @@ class Lens:
         self.aliases = dict(network.aliases)
         self.precision = precision
         self.transform = _transform(transform, network)
-        self._output = output
+        self._output = output if output is not None else network.output
+        self.text = text or network.text
+        if embedding is None and (self.text is not None or network.embeds):
+            embedding = OUTPUT
         self._inner = unwrap(self.model)
         self._asked = models.named(self._inner, blocks)
         place = models.named(self._inner, [embedding] if embedding is not None else None)
         self._asked_embedding = place[0] if place else None
         self._binding: Binding | None = None
+        self._grids: dict[tuple[int, int], Mapping[str, Grid]] = {}
         self._try_layout(network)
 
     # What the lens knows about the model
@@ -216,6 +223,45 @@ class Lens:
         pair.sides(score, keep=False)
         return pair.release().explain(method, n, fuse, score=score)
 
+    def trace_text(
+        self,
+        images: Any,
+        captions: str | Sequence[str],
+        *,
+        n: int | None = 2,
+        views: ViewList = (),
+        embeddings: Any = None,
+    ) -> Trace:
+        """One forward of the images: a Trace whose classes are the captions, scored by the cosine with each."""
+        names = text_room.listed(captions)
+        texts = text_room.embed(names, self.text, embeddings, self.name)
+        looks = Views.parse(views)
+        ready = prepare(images, self.transform, looks)
+        origin = self._origin(ready.pictures, ready.frames, looks)
+        origin = replace(
+            origin, labels=names, aliases={}, about={**origin.about, "score": "cosine", "text": list(names)}
+        )
+        aims = [self._text_aim(self._fit(batch, own=batch is images), n, texts, origin) for batch in ready.batches]
+        first = replace(aims[0], views=tuple(zip(aims[1:], ready.mirrored[1:], strict=True)))
+        return first.at([list(range(len(names)))] * len(ready.pictures))
+
+    def compare_text(
+        self,
+        images: Any,
+        captions: str | Sequence[str],
+        *,
+        method: str = "gam",
+        n: int = 2,
+        fuse: Fusion = "mean",
+        views: ViewList = (),
+        embeddings: Any = None,
+    ) -> Explanation:
+        """Why does this image fit this text? One row for each image and caption; targets number the captions.
+
+        The text comes from the model's own text half, from Lens(text=...), or as `embeddings` (T,D).
+        """
+        return self.trace_text(images, captions, n=n, views=views, embeddings=embeddings).explain(method, n, fuse)
+
     # The steps
 
     def _trace(
@@ -272,6 +318,13 @@ class Lens:
             values = rule(wide(output))
         return Aim(tail, output.detach(), values, _size(batch), origin, score, self.multi_label)
 
+    def _text_aim(self, batch: Tensor, n: Reach, texts: Tensor, origin: Origin) -> Aim:
+        tail = self._forward(batch, n, embedding=True)
+        images, _ = self._embeddings((tail,), (slice(None), slice(None)), len(batch))
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(images.device.type, enabled=False):
+            values = text_room.cosines(wide(images), texts, self.embedding)
+        return Aim(tail, values.detach(), values, _size(batch), origin, "cosine", False)
+
     def _rows(self, batch: Tensor, n: Reach, score: scores.OutputScore, origin: Origin) -> Rows:
         """One forward and backward of a score that is a function of the model's output."""
         tail = self._forward(batch, n)
@@ -321,8 +374,15 @@ class Lens:
         place = Point.parse(self.embedding) if embedding else None
         whole = place is not None and str(place) == OUTPUT and not capture.has_output_module(self._inner)
         precision = PRECISIONS[self.precision]
+        grids = self._grids_at(batch)
         tail = capture.forward(
-            self.model, batch, blocks, embedding=None if whole else place, precision=precision, during=during
+            self.model,
+            batch,
+            blocks,
+            embedding=None if whole else place,
+            precision=precision,
+            during=during,
+            grids=grids,
         )
         return replace(tail, embedding=pick(tail.output, self._output)) if whole else tail
 
@@ -379,6 +439,15 @@ class Lens:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
             self._binding = models.bind(self._inner, batch[:1].detach(), asked=self._asked, output=self._output)
         return self._binding
+
+    def _grids_at(self, batch: Tensor) -> Mapping[str, Grid]:
+        """Where tokens lie at this batch's size: found anew for a size that is new."""
+        binding, size = self._bound(batch), _size(batch)
+        if not binding.grids or size == binding.size:
+            return binding.grids
+        if size not in self._grids:
+            self._grids[size] = models.grids(self._inner, batch[:1].detach(), binding.points)
+        return self._grids[size]
 
     def _parameter(self, other: Tensor) -> Tensor:
         """A floating point tensor of the model, for its device and dtype."""

@@ -22,7 +22,9 @@ err_console = Console(stderr=True)
 
 CLASS_METHODS = [name for name, method in METHODS.items() if method.kind != "pair"]
 
-MODEL_HELP = f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; or your own: file.py:build."
+MODEL_HELP = (
+    f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; hf/ID or hf/FOLDER; or your own: file.py:build."
+)
 Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
 Weights = Annotated[str | None, typer.Option(help="A .safetensors or .pth file of weights, or 'random'.")]
 Blocks = Annotated[str | None, typer.Option(help="Blocks by name, comma separated, in place of the found ones.")]

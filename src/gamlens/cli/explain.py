@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gamlens import METHODS, render
+from gamlens import METHODS, Explanation, GamlensError, render
 from gamlens.cli.common import (
     CLASS_METHODS,
     MODEL_HELP,
@@ -88,7 +88,10 @@ def classify(
 @app.command(epilog="Example:  gamlens compare cheetah.jpg lion.jpg --score dot --method gam -n 2")
 def compare(
     a: Annotated[str, typer.Argument(help="An image.", show_default=False)],
-    b: Annotated[str, typer.Argument(help="Another image.", show_default=False)],
+    b: Annotated[str | None, typer.Argument(help="Another image; none with --text.", show_default=False)] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="A caption to compare the image with, for CLIP and its like; repeat it.")
+    ] = None,
     model: Model = "efficientnet_lite0",
     weights: Weights = None,
     blocks: Blocks = None,
@@ -101,9 +104,15 @@ def compare(
     json_: Json = False,
     device: Device = None,
 ) -> None:
-    """Why similar? Explain the similarity of two images on both of them."""
+    """Why similar? Explain the similarity of two images on both of them, or of an image and captions (--text)."""
     with speaking():
+        if (b is None) == (not text):
+            raise GamlensError("Give two images, or one image and --text 'a caption': gamlens compare A B, A --text T.")
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
+        if b is None:
+            place = out / file_stem(Path(a).stem)
+            _show_captions(lens.compare_text(a, text or [], method=method, n=n, fuse=fuse), a, place, json_)
+            return
         result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
         place = out / f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}"
         written = result.save(str(place))
@@ -116,6 +125,20 @@ def compare(
             names = f"  {Path(a).name}  ~  {Path(b).name}"
             out_console.print(Text.assemble((f"{score} {value:.4f}", "bold"), names), soft_wrap=True)
             out_console.print(Text(f"Both maps: {written[-1]}"), soft_wrap=True)
+
+
+def _show_captions(result: Explanation, image: str, place: Path, as_json: bool) -> None:
+    """Save an image's maps for captions, and say the cosines."""
+    result.save(str(place))
+    rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
+    if as_json:
+        captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
+        record = {"x": image, "captions": captions, "folder": str(place), "about": dict(result.about)}
+        typer.echo(json.dumps(record, indent=2))
+        return
+    for name, value, _ in rows:
+        out_console.print(Text.assemble((f"cosine {value:.4f}", "bold"), f"  {Path(image).name}  ~  {name}"))
+    out_console.print(Text(f"One map a caption: {place}"), soft_wrap=True)
 
 
 @app.command(epilog="Example:  gamlens blocks resnet50")
@@ -131,6 +154,10 @@ def blocks(model: Annotated[str, typer.Argument(help=MODEL_HELP)], weights: Weig
             )
         out_console.print(table)
         out_console.print(f"embedding  {lens.embedding}  ({lens.layout.width} numbers)", highlight=False)
+        out_console.print(f"pooling    {lens.layout.pooling}", highlight=False)
+        aside = {stage.grid.aside for stage in lens.layout.stages if stage.grid is not None}
+        if aside:
+            out_console.print(f"tokens     {max(aside)} class and register tokens set aside", highlight=False)
 
 
 @app.command(epilog="Example:  gamlens demo --out demo")

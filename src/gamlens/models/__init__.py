@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from gamlens.errors import GamlensError, near
-from gamlens.models import checkpoint, efficientnet_lite, timm_zoo, torchvision_zoo, tresnet
-from gamlens.models.bind import Binding, bind, named
+from gamlens.models import checkpoint, efficientnet_lite, hf_zoo, timm_zoo, torchvision_zoo, tresnet
+from gamlens.models.bind import Binding, bind, grids, named
 from gamlens.models.chexnet import chexnet
 from gamlens.models.discover import Layout, Stage
 from gamlens.models.from_file import from_file
 from gamlens.models.lenet5 import lenet5
-from gamlens.models.network import Network
+from gamlens.models.network import Network, TextEncoder
 from gamlens.models.outputs import Output, pick
 from gamlens.settle import unwrap
 
@@ -53,16 +53,19 @@ def load(model: nn.Module | str, *, weights: Weights = None) -> Network:
 
 
 def find(name: str) -> Builder:
-    """The builder of a name: one of MODELS, `timm/NAME`, or any classifier of torchvision."""
+    """The builder of a name: one of MODELS, `timm/NAME`, `hf/ID`, or any classifier of torchvision."""
     if name in MODELS:
         return MODELS[name]
+    if name.startswith(hf_zoo.PREFIX):
+        return partial(hf_zoo.build, name)
     if name.startswith(timm_zoo.PREFIX):
         return partial(timm_zoo.build, name)
     others = torchvision_zoo.names()
     if name in others:
         return partial(torchvision_zoo.build, name)
     raise GamlensError(
-        f"There is no model {name!r}: {near(name, (*MODELS, *others))} Or 'timm/NAME', 'file.py:build', an nn.Module."
+        f"There is no model {name!r}: {near(name, (*MODELS, *others))} Or 'timm/NAME', 'hf/ID', "
+        "'file.py:build', an nn.Module."
     )
 
 
@@ -75,7 +78,11 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Tensor]) -> tuple[dict[s
 def _adopt(module: nn.Module, weights: Weights) -> Network:
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
-    network = Network(module, type(unwrap(module)).__name__, "given", **_own_input(unwrap(module)))
+    if hf_zoo.is_ours(unwrap(module)):
+        network = hf_zoo.adopt(unwrap(module))
+        network = network if isinstance(network.module, hf_zoo.ImageTower) else replace(network, module=module)
+    else:
+        network = Network(module, type(unwrap(module)).__name__, "given", **_own_input(unwrap(module)))
     if weights is None:
         return network
     if isinstance(weights, str) and weights == "random":
@@ -102,9 +109,11 @@ __all__ = [
     "Network",
     "Output",
     "Stage",
+    "TextEncoder",
     "Weights",
     "bind",
     "from_file",
+    "grids",
     "load",
     "named",
     "pick",

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from gamlens.errors import GamlensError, near
-from gamlens.models.discover import Layout, discover, order_of
+from gamlens.models.discover import Layout, discover, locate
 from gamlens.models.outputs import Output, pick
-from gamlens.points import OUTPUT, Point, tensors
+from gamlens.points import OUTPUT, Grid, Point, tensors
 from gamlens.settle import failed, settled
 
 
 @dataclass(frozen=True)
 class Binding:
-    """The blocks in the order they run, what discovery found (None where it found nothing), and whether the model
-    changes its input in place.
+    """The blocks in the order they run, what discovery found (None where it found nothing), whether the model changes
+    its input in place, and where the tokens of blocks of tokens lie, at the input `size` that was looked at.
     """
 
     points: tuple[Point, ...]
     layout: Layout | None
     writes_input: bool
+    grids: Mapping[str, Grid]
+    size: tuple[int, int]
 
 
 def named(model: nn.Module, names: Sequence[str] | None) -> tuple[Point, ...] | None:
@@ -62,9 +64,29 @@ def bind(model: nn.Module, image: Tensor, *, asked: tuple[Point, ...] | None, ou
                 raise
         except Exception as error:
             raise failed(f"an image of shape {tuple(image.shape)}", error) from error
+        places: Mapping[Point, Grid | None]
         if asked is not None:
-            points = tuple(order_of(model, image.clone(), asked))
+            places = locate(model, image.clone(), asked)
         else:
             assert layout is not None
-            points = tuple(Point.parse(name) for name in layout.blocks)
-        return Binding(points, layout, image._version != version)
+            places = {Point.parse(stage.name): stage.grid for stage in layout.stages if stage.chosen}
+        return Binding(tuple(places), layout, image._version != version, _grids(places), _size(image))
+
+
+def grids(model: nn.Module, image: Tensor, points: Sequence[Point]) -> dict[str, Grid]:
+    """Where the tokens of `points` lie at another input size, by one recorded forward of `image` (1,C,H,W)."""
+    with settled(model):
+        try:
+            return _grids(locate(model, image.detach().clone(), points))
+        except GamlensError:
+            raise
+        except Exception as error:
+            raise failed(f"an image of shape {tuple(image.shape)}", error) from error
+
+
+def _grids(places: Mapping[Point, Grid | None]) -> dict[str, Grid]:
+    return {str(point): grid for point, grid in places.items() if grid is not None}
+
+
+def _size(image: Tensor) -> tuple[int, int]:
+    return int(image.shape[-2]), int(image.shape[-1])

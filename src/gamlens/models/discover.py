@@ -2,7 +2,8 @@
 
 Every tensor of the forward becomes a node. A node that every path from the image to the score passes through is a
 gate. A block is, for each resolution, the last gate of that stage; the last block is the last gate that still has
-positions, which is exactly what pooling reads.
+positions, which is exactly what pooling reads. Where all blocks have one resolution, as in a vision transformer, each
+transformer block is one (models/tokens.py).
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from torch import Tensor, nn
 
 from gamlens.errors import GamlensError
+from gamlens.models import tokens
+from gamlens.models.positions import MOVES
 from gamlens.models.record import Node, Paths, Recorder, paths
-from gamlens.points import OUTPUT, Point, tensors
+from gamlens.points import OUTPUT, Grid, Point, tensors
 
 MIN_STRIDE = 4
 LONGEST_CHAIN = 6
@@ -26,21 +30,26 @@ LINEAR = ("linear", "conv2d", "conv_transpose2d", "matmul", "addmm", "mm", "eins
 
 @dataclass(frozen=True)
 class Stage:
-    """A block that may be read: its name, its activation's (C,h,w), its stride in pixels, chosen by default or not."""
+    """A block that may be read: its name, its activation's (C,h,w), its stride in pixels, chosen by default or not.
+
+    `grid` says where its tokens lie, and how many are set aside; None for a map.
+    """
 
     name: str
     shape: tuple[int, int, int]
     stride: int
     chosen: bool
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What discovery found: blocks in the order they run, and the embedding with its width."""
+    """What discovery found: blocks in the order they run, the embedding with its width, and how it is pooled."""
 
     stages: tuple[Stage, ...]
     embedding: str
     width: int
+    pooling: str = "unknown"
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -51,11 +60,11 @@ def point_of(recorder: Recorder, node: Node) -> Point | None:
     """How `node` is written down: a module that runs once, else functions applied to such a module's output."""
     runs = Counter(call.name for call in recorder.calls)
     chain: tuple[str, ...] = ()
-    last = node.channels_last and node.size is not None
+    last, grid = node.channels_last and node.size is not None and node.grid is None, node.grid is not None
     for _ in range(LONGEST_CHAIN):
         once = [name for name in node.names if runs[name] == 1]
         if once:
-            return Point(min(once, key=lambda name: name.count(".")), chain=chain, channels_last=last)
+            return Point(min(once, key=lambda name: name.count(".")), chain=chain, channels_last=last, tokens=grid)
         if not node.inputs or not node.func:
             return None
         source = max(node.inputs, key=lambda source: source.order)
@@ -104,39 +113,101 @@ def _head_input(recorder: Recorder, node: Node, source: Node) -> Point | None:
 def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> Layout:
     """Record one forward of `model` on `batch` (1,C,H,W); `output` picks the scores out of what it returns.
 
-    Call it with the model in eval mode and no graph.
+    Call it with the model in eval mode and no graph. Tokens take a second forward.
     """
-    recorder = Recorder(model)
-    result = recorder.run(batch)
-    picked = output(result) if output is not None else next(tensors(result), None)
+    recorder, copy = Recorder(model), batch.clone()
+    finish = output if output is not None else lambda result: next(tensors(result), None)
+    picked = recorder.run(batch, finish)
     target = recorder.node(picked) if isinstance(picked, Tensor) else None
     found = paths(recorder, target) if target is not None else Paths([], [])
-    stages = _stages(recorder, found, (int(batch.shape[-2]), int(batch.shape[-1])))
+    spatial = _spatial(found)
+    read = spatial
+    if target is not None and any(node.grid for node in spatial):
+
+        def again(start: int) -> Recorder:
+            other = Recorder(model, start=start)
+            other.run(copy.clone(), finish)
+            return other
+
+        read = tokens.reached(again, recorder, spatial, _before_head(found.gates, target))
+    pooling = tokens.pooling(found, spatial[-1]) if spatial else ""
+    stages = _stages(recorder, found, read, (int(batch.shape[-2]), int(batch.shape[-1])), pooling)
     if not stages:
         raise GamlensError(
-            "No block was found: nothing between the image and the output has the shape (B,C,h,w) on every path. "
-            "Name the blocks yourself: Lens(model, blocks=['...'])."
+            "No block was found: nothing between the image and the output has the shape (B,C,h,w) on every path, or "
+            "tokens whose places are known. Name the blocks yourself: Lens(model, blocks=['...'])."
         )
     embedding, width = embedding_of(recorder, found.gates)
-    return Layout(tuple(stages), str(embedding), width)
+    return Layout(tuple(stages), str(embedding), width, pooling)
 
 
-def order_of(model: nn.Module, batch: Tensor, points: Sequence[Point]) -> list[Point]:
-    """`points` in the order in which they run, for blocks that the user named."""
+def _before_head(gates: list[Node], target: Node) -> Node:
+    """What the last linear map reads: untrained heads may be zero."""
+    last = max((node.order for node in gates if node.size), default=0)
+    after = [node for node in gates if node.order > last]
+    return next((after[n - 1] for n in range(len(after) - 1, 0, -1) if after[n].func in LINEAR), target)
+
+
+def locate(model: nn.Module, batch: Tensor, points: Sequence[Point]) -> dict[Point, Grid | None]:
+    """`points` in the order in which they run, for blocks that the user named, with the grids of those of tokens.
+
+    A name without its layout, `blocks.11`, becomes that of tokens, `blocks.11:tokens`, where it gives them.
+    """
     recorder = Recorder(model)
     recorder.run(batch)
     place = {event: number for number, event in enumerate(recorder.events)}
-    return sorted(points, key=lambda point: (place.get(replace(point, chain=()), len(place)), len(point.chain)))
+
+    def when(point: Point) -> tuple[int, int]:
+        bare = replace(point, chain=(), channels_last=False, tokens=False)
+        return place.get(bare, len(place)), len(point.chain)
+
+    found: dict[Point, Grid | None] = {}
+    for point in sorted(points, key=when):
+        grid = _grid_at(recorder, point)
+        if point.tokens and grid is None and when(point)[0] < len(place):
+            raise GamlensError(
+                f"{str(point)!r} gives no tokens whose places in the image are known: name another block."
+            )
+        found[replace(point, tokens=grid is not None)] = grid
+    return found
 
 
-def _stages(recorder: Recorder, found: Paths, image: tuple[int, int]) -> list[Stage]:
+def _grid_at(recorder: Recorder, point: Point) -> Grid | None:
+    """The grid of the tokens at a point; None where there are none."""
+    if point.channels_last:
+        return None
+    if point.chain:
+        nodes = (node for node in recorder.all if node.grid and not node.names)
+        hits = (node for node in nodes if point_of(recorder, node) == replace(point, tokens=True))
+        return next((node.grid for node in hits), None)
+    for call in recorder.calls:
+        node = call.read if point.reads_input else call.gave
+        if call.name == point.module and node is not None:
+            return node.grid
+    return None
+
+
+def _spatial(found: Paths) -> list[Node]:
+    """Gates with positions, without those that pool."""
     spatial = [node for node in found.gates if node.size and node.order > 0 and node.func != "pad"]
     while len(spatial) > 1 and spatial[-1].func.startswith("adaptive_"):
         spatial.pop()
+    return spatial
+
+
+def _stages(recorder: Recorder, found: Paths, spatial: list[Node], image: tuple[int, int], pooling: str) -> list[Stage]:
     picked: list[tuple[Node, Point]] = []
-    for octave, group in groupby(spatial, key=lambda node: node.octave(image)):
+    groups = [(octave, list(group)) for octave, group in groupby(spatial, key=lambda node: node.octave(image))]
+    flat = len({octave for octave, group in groups if any(node.grid for node in group)}) == 1
+    for octave, group in groups:
         picked += _missing(recorder, found, picked, octave, image)
-        for node in reversed(list(group)):
+        if flat and any(node.grid for node in group):
+            kind = tokens.CLASS if pooling == "class token" else tokens.OTHER
+            placed = [node for node in group if node.grid]
+            picked += tokens.per_block(recorder, placed, partial(point_of, recorder), kind)
+            if group[-1].grid is not None or group[-1].func in MOVES:
+                continue
+        for node in reversed(group):
             point = point_of(recorder, node)
             if point is not None and (node is spatial[-1] or not _inside_transition(recorder, node, image)):
                 picked.append((node, point))
@@ -146,7 +217,7 @@ def _stages(recorder: Recorder, found: Paths, image: tuple[int, int]) -> list[St
     deep = [stride >= MIN_STRIDE for stride in strides]
     chosen = deep if sum(deep) >= 2 else [True] * len(picked)
     return [
-        Stage(str(point), (node.channels, *size), stride, keep)
+        Stage(str(point), (node.channels, *size), stride, keep, node.grid)
         for (node, point), size, stride, keep in zip(picked, sizes, strides, chosen, strict=True)
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gamlens.points import Point, function_name, tensors
+from gamlens.models import positions
+from gamlens.models.positions import Where
+from gamlens.points import Grid, Point, function_name, only_tensor, tensors
 
 _PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
 
@@ -29,6 +32,9 @@ class Node:
     names: list[str] = field(default_factory=list)
     real: bool = True
     channels_last: bool = False
+    where: Where | None = None
+    from_tokens: bool = False
+    alone: bool = False
 
     @property
     def live(self) -> bool:
@@ -36,16 +42,23 @@ class Node:
         return self.order == 0 or bool(self.inputs)
 
     @property
+    def grid(self) -> Grid | None:
+        """Where its tokens lie; None for a map, and for what has no places."""
+        return self.where.grid if self.where is not None and self.real else None
+
+    @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of an activation with more than one position."""
-        if len(self.shape) != 4 or not self.real:
+        if (grid := self.grid) is not None:
+            return grid.height, grid.width
+        if len(self.shape) != 4 or not self.real or self.from_tokens or self.where is not None:
             return None
         height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
         return (height, width) if height * width > 1 else None
 
     @property
     def channels(self) -> int:
-        return self.shape[3 if self.channels_last else 1]
+        return self.shape[-1 if self.channels_last or self.grid else 1]
 
     def octave(self, image: tuple[int, int]) -> int | None:
         """How often the image was halved to come to this size; padding does not change it."""
@@ -63,19 +76,21 @@ class Call:
 
 
 class Recorder(TorchFunctionMode):
-    """Writes down one forward: `run` it, then ask."""
+    """Writes down one forward: `run` it, then ask. With `start`, a graph is recorded from that node on."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, start: int | None = None) -> None:
         super().__init__()
-        self.model, self.thread = model, threading.get_ident()
+        self.model, self.thread, self.start = model, threading.get_ident(), start
         self.nodes: dict[int, Node] = {}
         self.kept: list[Tensor] = []
         self.all: list[Node] = []
         self.calls: list[Call] = []
         self.stack: list[tuple[str, Node | None]] = []
         self.events: list[Point] = []
+        self.constants: dict[int, Tensor] = {}
 
-    def run(self, batch: Tensor) -> Any:
+    def run(self, batch: Tensor, finish: Callable[[Any], Any] = lambda output: output) -> Any:
+        """What the model makes of `batch`; `finish`, which picks the scores out of it, is written down as well."""
         self._node(batch, (), "")
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
@@ -83,7 +98,7 @@ class Recorder(TorchFunctionMode):
                     stack.callback(module.register_forward_pre_hook(self._enter(name), with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(self._leave(name)).remove)
             stack.enter_context(self)
-            return self.model(batch)
+            return finish(self.model(batch))
 
     def node(self, tensor: Tensor) -> Node | None:
         return self.nodes.get(id(tensor))
@@ -105,12 +120,33 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = self._known((args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        if inputs and threading.get_ident() == self.thread:
+        if not inputs and threading.get_ident() == self.thread:
             for tensor in tensors(result):
-                node = self._node(tensor, inputs, function_name(func))
+                self.constants[id(tensor)] = tensor
+        if inputs and threading.get_ident() == self.thread:
+            if isinstance(result, Tensor) and len(self.all) == self.start:
+                torch.set_grad_enabled(True)
+                result = result.detach().requires_grad_(True).clone()
+            name, results = function_name(func), list(tensors(result))
+            places: list[Where | None] = [None] * len(results)
+            if self.start is None and _loose(name, inputs, results):
+                places = positions.follow(func, name, args, kwargs or {}, results, self._where)
+            for tensor, where in zip(results, places, strict=True):
+                node = self._node(tensor, inputs, name)
                 if node.func == "permute" and (dims := _dims(args, kwargs or {})) in _PERMUTES:
                     node.channels_last = _PERMUTES[dims]
+                _place(node, where)
+                node.alone = tensor is result
         return result
+
+    def _where(self, tensor: Tensor) -> Where | None:
+        """Positions of a tensor that depends on the image: its own, or those of a map."""
+        node = self.nodes.get(id(tensor))
+        if node is None or not node.live:
+            return None
+        if node.where is None and len(node.shape) == 4 and node.size is not None:
+            return positions.raster(node.shape, channels_last=node.channels_last)
+        return node.where
 
     def _enter(self, name: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -130,9 +166,9 @@ class Recorder(TorchFunctionMode):
             gave = None
             for tensor in tensors(output):
                 node = self.nodes.get(id(tensor))
-                if node is None or not node.live:
+                if (node is None and id(tensor) not in self.constants) or (node is not None and not node.live):
                     node = self._node(tensor, self._known(args), type(module).__name__.lower())
-                if isinstance(output, Tensor):
+                if node is not None and tensor is only_tensor(output):
                     gave = node
                     node.names.append(name)
             self.stack.pop()
@@ -164,6 +200,25 @@ def paths(recorder: Recorder, target: Node) -> Paths:
     through = [node for node in down if node in up]
     found = [node for node in through if down[node] * up[node] == total]
     return Paths(found, [node for node in through if node not in set(found)])
+
+
+def _loose(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
+    """Whether positions must be followed by number: wherever tensors are not plain maps."""
+    maps = all(len(node.shape) == 4 and node.where is None and not node.from_tokens for node in inputs)
+    return not maps or any(result.ndim != 4 for result in results) or name in ("view", "reshape")
+
+
+def _place(node: Node, where: Where | None) -> None:
+    """Note where a tensor's numbers lie: a map is known by its shape, tokens by their grid."""
+    tokens = any(source.from_tokens or (source.where is not None and len(source.shape) < 5) for source in node.inputs)
+    fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
+    node.from_tokens = tokens and not (fresh and len(node.shape) == 4)
+    if where is None or not node.real:
+        return
+    if where.channels_last is not None:
+        node.channels_last, node.from_tokens = where.channels_last, False
+    else:
+        node.where = where
 
 
 def _dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ def names() -> list[str]:
     """Torchvision's image classifiers."""
     from torchvision import models
 
-    return [name for name in models.list_models(module=models) if not name.startswith("vit_")]
+    return list(models.list_models(module=models))
 
 
 def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:

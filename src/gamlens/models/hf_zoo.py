@@ -1,0 +1,226 @@
+"""Models of Hugging Face transformers as `hf/ID`: classifiers, backbones and the image half of dual encoders.
+
+An ID is a name on the hub or a local folder, `hf/./my-model`. Its processor gives the input, its config the labels.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.models.checkpoint import fill
+from gamlens.models.network import Network
+
+PREFIX = "hf/"
+ANY_SIZE = "interpolate_pos_encoding"
+
+
+def transformers() -> Any:
+    """The package, or an error that says how to install it."""
+    try:
+        import transformers as package
+    except ImportError as error:
+        raise GamlensError(
+            "This model is built by transformers, which is not installed: pip install 'gamlens[hf]'."
+        ) from error
+    return package
+
+
+class ImageTower(nn.Module):
+    """The image half of a dual encoder (CLIP, SigLIP) as a network: images (B,3,H,W) -> embeddings (B,D).
+
+    The dual encoder's own modules are used, none copied; its text half is not part of this one.
+    """
+
+    dual: Any
+
+    def __init__(self, dual: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "dual", dual)
+        for name, child in dual.named_children():
+            if "text" not in name:
+                self.add_module(name, child)
+        self.train(dual.training)
+
+    def forward(self, images: Tensor) -> Tensor:
+        options = any_size(self.dual.get_image_features, self.dual.config, images)
+        return vector(self.dual.get_image_features(pixel_values=images, **options))
+
+
+def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+    """A model of the hub or of a folder, with its processor and labels."""
+    package, place = transformers(), name.removeprefix(PREFIX)
+    try:
+        config = package.AutoConfig.from_pretrained(place)
+        make = _maker(package, config)
+        missing: list[str] = []
+        if random or tensors is not None:
+            module = make.from_config(config) if hasattr(make, "from_config") else make(config)
+        else:
+            module, report = make.from_pretrained(place, output_loading_info=True)
+            missing = sorted(report["missing_keys"])
+    except (OSError, ValueError, ImportError) as error:
+        raise GamlensError(
+            f"{name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). Give an ID of the hub "
+            "or a folder with config.json and weights; offline, the folder. weights='random' needs config.json alone."
+        ) from error
+    if tensors is not None:
+        fill(module, tensors, name=name)
+    if heads := [key for key in missing if "pooler" not in key]:
+        warnings.warn(
+            f"{name} has no weights for {', '.join(heads[:4])}: they are random.", GamlensWarning, stacklevel=2
+        )
+    network = replace(adopt(module.eval()), name=name, weights="random" if random else place)
+    if any("pooler" in key for key in missing):
+        network = replace(network, output=_class_token)
+    network = replace(network, **_processor(package, place, network))
+    if isinstance(network.module, ImageTower):
+        return replace(network, text=_text(package, place, module))
+    if ANY_SIZE in inspect.signature(module.forward).parameters:
+        module.register_forward_pre_hook(_interpolate, with_kwargs=True)
+    return network
+
+
+def adopt(module: Any) -> Network:
+    """A module of transformers as a Network: its image half where it is a dual encoder."""
+    config, dual = module.config, is_dual(module)
+    names = getattr(config, "id2label", None) or {}
+    labels = tuple(str(names[number]) for number in sorted(names))
+    side = _side(config)
+    return Network(
+        ImageTower(module) if dual else module,
+        type(module).__name__,
+        "given",
+        size=side or (224, 224),
+        short=min(side or (256, 256)),
+        labels=() if dual or all(label.startswith("LABEL_") for label in labels) else labels,
+        multi_label=getattr(config, "problem_type", None) == "multi_label_classification",
+        output=None if dual else vector,
+        embeds=dual,
+    )
+
+
+def is_ours(module: nn.Module) -> bool:
+    """Whether a module is one of transformers, without importing it."""
+    return hasattr(getattr(module, "config", None), "model_type") and hasattr(module, "main_input_name")
+
+
+def is_dual(module: Any) -> bool:
+    return hasattr(module, "get_image_features") and hasattr(module, "get_text_features")
+
+
+def vector(output: Any) -> Tensor:
+    """One vector an image out of what a model of transformers returns: class scores, or its embedding."""
+    if isinstance(output, Tensor):
+        return output
+    for name in ("logits", "image_embeds", "text_embeds", "pooler_output", "feature_maps", "last_hidden_state"):
+        found = getattr(output, name, None)
+        found = found[-1] if isinstance(found, list | tuple) else found
+        if isinstance(found, Tensor):
+            return found if found.ndim == 2 else _pooled(found)
+    raise GamlensError(f"No class scores or embedding in a {type(output).__name__}: say which part, output='logits'.")
+
+
+def _pooled(found: Tensor) -> Tensor:
+    """(B,C,h,w) or (B,N,C) -> (B,C)."""
+    return found.mean(dim=(2, 3)) if found.ndim == 4 else found.mean(dim=1)
+
+
+def _class_token(output: Any) -> Tensor:
+    """The first token: of a model whose checkpoint has no pooler."""
+    tokens: Tensor = output.last_hidden_state
+    return tokens[:, 0] if tokens.ndim == 3 else _pooled(tokens)
+
+
+def any_size(call: Any, config: Any, images: Tensor) -> dict[str, bool]:
+    """The switch for inputs of another size than the config's, where the model has it and needs it."""
+    usual = _side(config)
+    other = usual is not None and tuple(images.shape[-2:]) != usual
+    return {ANY_SIZE: True} if other and ANY_SIZE in inspect.signature(call).parameters else {}
+
+
+def _interpolate(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    images = args[0] if args else kwargs.get("pixel_values")
+    more = any_size(module.forward, module.config, images) if isinstance(images, Tensor) else {}
+    return args, {**more, **kwargs}
+
+
+def _maker(package: Any, config: Any) -> Any:
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    if architecture.endswith("ForImageClassification"):
+        return package.AutoModelForImageClassification
+    backbone = architecture.endswith("Backbone") and hasattr(package, architecture)
+    return getattr(package, architecture) if backbone else package.AutoModel
+
+
+def _side(config: Any) -> tuple[int, int] | None:
+    config = getattr(config, "vision_config", config)
+    side = getattr(config, "image_size", None)
+    if isinstance(side, Sequence) and len(side) == 2:
+        return int(side[0]), int(side[1])
+    return (int(side), int(side)) if isinstance(side, int) else None
+
+
+def _processor(package: Any, place: str, network: Network) -> dict[str, Any]:
+    """Input size, mean and std of the image processor; where there is none, the config's size and ImageNet's values."""
+    try:
+        found = package.AutoImageProcessor.from_pretrained(place)
+    except (OSError, ValueError, ImportError, KeyError):
+        warnings.warn(
+            f"hf/{place} has no image processor: ImageNet's mean and std are assumed. Give transform= for others.",
+            GamlensWarning,
+            stacklevel=3,
+        )
+        return {}
+    crop = getattr(found, "crop_size", None) if getattr(found, "do_center_crop", False) else None
+    size = _pair(crop) or _pair(getattr(found, "size", None)) or network.size
+    short = min(_pair(getattr(found, "size", None)) or size)
+    result: dict[str, Any] = {"size": size, "short": max(short, *size)}
+    if getattr(found, "do_normalize", True) and getattr(found, "image_mean", None) is not None:
+        result |= {"mean": tuple(map(float, found.image_mean)), "std": tuple(map(float, found.image_std))}
+    elif not getattr(found, "do_normalize", True):
+        result |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    return result
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    """(height, width) of a processor's size, which may name both sides or the shortest one."""
+    if isinstance(size, int):
+        return size, size
+    get: Callable[[str], Any] = size.get if isinstance(size, Mapping) else partial(_attribute, size)
+    if get("height") and get("width"):
+        return int(get("height")), int(get("width"))
+    edge = get("shortest_edge")
+    return (int(edge), int(edge)) if edge else None
+
+
+def _attribute(size: Any, key: str) -> Any:
+    return getattr(size, key, None)
+
+
+def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tensor]:
+    """The text half: captions -> embeddings (T,D). The tokenizer is loaded when the first caption comes."""
+    loaded: list[Any] = []
+
+    def encode(captions: Sequence[str]) -> Tensor:
+        if not loaded:
+            try:
+                loaded.append(package.AutoTokenizer.from_pretrained(place))
+            except (OSError, ValueError, ImportError, KeyError) as error:
+                raise GamlensError(f"hf/{place} has no tokenizer, so captions cannot be read: {error}") from error
+        fixed = {"padding": "max_length"} if dual.config.model_type.startswith("siglip") else {"padding": True}
+        longest = getattr(dual.config.text_config, "max_position_embeddings", None)
+        batch = loaded[0](list(captions), return_tensors="pt", truncation=True, max_length=longest, **fixed)
+        device = next(dual.parameters()).device
+        with torch.no_grad():
+            return vector(dual.get_text_features(**{key: value.to(device) for key, value in batch.items()}))
+
+    return encode

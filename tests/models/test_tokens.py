@@ -1,0 +1,295 @@
+"""Token networks: grids and blocks by exact name and shape, and tokens where they belong in the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import timm
+import torch
+import transformers
+from cells import hits, spots, taught
+from token_models import changed, first_number, lively, planted
+from tokens import MeanViT
+from torch import Tensor, nn
+from torchvision.models import VisionTransformer
+
+from gamlens import METHODS, GamlensError, Lens, Transform
+from gamlens.points import Grid, Point
+
+quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
+TINY = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+SMALL = {"image_size": 64, "patch_size": 8, "num_labels": 7, **TINY}
+PYRAMID = {"image_size": 64, "hidden_sizes": [16, 32, 32, 48], "depths": [1, 1, 1, 1], "num_labels": 7}
+SWIN = {"image_size": 64, "patch_size": 2, "embed_dim": 16, "depths": [1, 1, 2, 1], "num_heads": [2, 2, 4, 4]}
+HIERA = {"image_size": [64, 64], "embed_dim": 16, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 2, 4], "num_labels": 7}
+HALVES = {
+    "vision_config": {"image_size": 64, "patch_size": 8, "intermediate_size": 64, **TINY},
+    "text_config": {
+        **{"vocab_size": 50, "max_position_embeddings": 8, "intermediate_size": 64, **TINY},
+        **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    },
+}
+
+Row = tuple[Callable[[], nn.Module], tuple[int, int], list[str], tuple[int, int, int], int, str]
+
+
+def zoo(name: str, **options: object) -> Callable[[], nn.Module]:
+    return lambda: timm.create_model(name, num_classes=7, **options)
+
+
+def hf(model: str, config: str, **options: object) -> Callable[[], nn.Module]:
+    return lambda: getattr(transformers, model)(getattr(transformers, config)(**options))
+
+
+def vit() -> nn.Module:
+    return VisionTransformer(64, 8, num_layers=4, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=7)
+
+
+def norms(pattern: str, *numbers: int, last: str = "") -> list[str]:
+    """The names of the last blocks that are read."""
+    return [f"{pattern.format(number)}:tokens" for number in numbers] + ([f"{last}:tokens"] if last else [])
+
+
+N1, BEFORE = "blocks.{}.norm1", ".layers.{}.layernorm_before"
+TABLE: dict[str, Row] = {
+    "torchvision vit": (
+        *(vit, (64, 64), norms("encoder.layers.encoder_layer_{}.ln_1", 1, 2, 3)),
+        *((32, 8, 8), 1, "class token"),
+    ),
+    "vit, wide image": (
+        *(zoo("vit_tiny_patch16_224", depth=3, img_size=(64, 112)), (64, 112), norms(N1, 1, 2)),
+        *((192, 4, 7), 1, "class token"),
+    ),
+    "vit, registers": (
+        *(zoo("vit_tiny_patch16_224", depth=3, img_size=96, reg_tokens=4), (96, 96), norms(N1, 1, 2)),
+        *((192, 6, 6), 5, "class token"),
+    ),
+    "vit, mean": (
+        *(zoo("vit_tiny_patch16_224", depth=3, img_size=96, global_pool="avg"), (96, 96)),
+        *(norms("blocks.{}", 0, 1, 2), (192, 6, 6), 1, "mean"),
+    ),
+    "siglip": (
+        *(zoo("vit_base_patch16_siglip_224", depth=2, img_size=96), (96, 96), norms("blocks.{}", 0, 1)),
+        *((768, 6, 6), 0, "attention"),
+    ),
+    "deit, distilled": (
+        *(zoo("deit_tiny_distilled_patch16_224", depth=3, img_size=96), (96, 96), norms(N1, 1, 2)),
+        *((192, 6, 6), 2, "class token"),
+    ),
+    "beit": (
+        *(zoo("beit_base_patch16_224", depth=2, img_size=96), (96, 96), norms("blocks.{}", 0, 1)),
+        *((768, 6, 6), 1, "mean"),
+    ),
+    "eva": (
+        *(zoo("eva02_tiny_patch14_224", depth=2, img_size=98), (98, 98), norms("blocks.{}", 0, 1)),
+        *((192, 7, 7), 1, "mean"),
+    ),
+    "mixer": (
+        *(zoo("mixer_s32_224"), (224, 224), norms("blocks.{}", 5, 6, 7)),
+        *((512, 7, 7), 0, "mean"),
+    ),
+    "cait": (
+        *(zoo("cait_xxs24_224", depth=2, img_size=96), (96, 96), ["blocks.1.norm1:tokens", "blocks.1:tokens"]),
+        *((192, 6, 6), 0, "class token"),
+    ),
+    "levit": (zoo("levit_128s"), (224, 224), norms("stages.{}", 0, 1, last="stages"), (384, 4, 4), 0, "mean"),
+    "hiera": (zoo("hiera_tiny_224"), (224, 224), norms("blocks.{}", 0, 2, 9, 11), (768, 7, 7), 0, "mean"),
+    "swin": (
+        *(zoo("swin_tiny_patch4_window7_224"), (224, 224), [f"layers.{i}:nhwc" for i in range(3)] + ["norm:nhwc"]),
+        *((768, 7, 7), 0, "mean"),
+    ),
+    "hf vit": (
+        *(hf("ViTForImageClassification", "ViTConfig", **SMALL), (64, 64), norms("vit" + BEFORE, 1, 2, 3)),
+        *((32, 8, 8), 1, "class token"),
+    ),
+    "hf dinov2": (
+        *(hf("Dinov2ForImageClassification", "Dinov2Config", **SMALL), (64, 64)),
+        *(norms("dinov2.encoder.layer.{}", 0, 1, 2, 3), (32, 8, 8), 1),
+        "class token and mean",
+    ),
+    "hf dinov2, registers": (
+        *(hf("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", num_register_tokens=4, **SMALL), (64, 64)),
+        *(norms("encoder.layer.{}.norm1", 1, 2, 3), (32, 8, 8), 5, "class token"),
+    ),
+    "hf dinov3": (
+        *(hf("DINOv3ViTModel", "DINOv3ViTConfig", num_register_tokens=4, **SMALL), (64, 64)),
+        *(norms("model.layer.{}.norm1", 1, 2, 3), (32, 8, 8), 5, "class token"),
+    ),
+    "hf beit": (
+        *(hf("BeitForImageClassification", "BeitConfig", **SMALL), (64, 64)),
+        *(norms("beit.layers.{}", 0, 1, 2, 3), (32, 8, 8), 1, "mean"),
+    ),
+    "hf swin": (
+        *(hf("SwinForImageClassification", "SwinConfig", num_labels=7, window_size=4, **SWIN), (64, 64)),
+        *(norms("swin.encoder.layers.{}", last="swin.layernorm"), (128, 4, 4), 0, "mean"),
+    ),
+    "hf hiera": (
+        *(hf("HieraForImageClassification", "HieraConfig", **HIERA), (64, 64)),
+        *(norms("hiera.encoder.stages.{}", 0, 1, 2, 3), (128, 2, 2), 0, "mean"),
+    ),
+    "hf segformer": (
+        *(hf("SegformerForImageClassification", "SegformerConfig", **PYRAMID), (64, 64)),
+        *(["segformer.stages.2", "segformer.stages.3:permute:reshape:tokens"], (48, 2, 2), 0, "mean"),
+    ),
+    "hf clip": (
+        *(hf("CLIPModel", "CLIPConfig", projection_dim=24, **HALVES), (64, 64)),
+        *(norms("vision_model.encoder.layers.{}.layer_norm1", 1, 2, 3), (32, 8, 8), 1, "class token"),
+    ),
+    "hf siglip": (
+        *(hf("SiglipModel", "SiglipConfig", **HALVES), (64, 64)),
+        *(norms("vision_model.encoder.layers.{}", 0, 1, 2, 3), (32, 8, 8), 0),
+        "attention",
+    ),
+}
+
+
+def look(make: Callable[[], nn.Module], size: tuple[int, int]) -> Lens:
+    torch.manual_seed(0)
+    return Lens(lively(make()).eval(), transform=Transform(size))
+
+
+@pytest.mark.parametrize("name", TABLE)
+@quiet
+def test_blocks_grids_and_places(name: str) -> None:
+    """The table, and a planted patch: in each of the last blocks the cell that changed most is the planted one."""
+    make, size, blocks, shape, aside, pooling = TABLE[name]
+    lens = look(make, size)
+    last = lens.layout.stages[-1]
+    assert list(lens.blocks[-len(blocks) :]) == blocks
+    assert (last.shape, last.grid.aside if last.grid else 0) == (shape, aside)
+    assert lens.layout.pooling == pooling
+    plain, other = planted(size, shape[1:])
+    found = changed(lens, plain, other, n=min(3, len(lens.blocks)))
+    mixed = {"levit": ("stages.1:tokens", "stages:tokens")}.get(name, ())  # untrained, its halving mixes all places
+    assert all(hit for block, hit in found.items() if block not in mixed), found
+    assert bool(lens.classify(torch.cat([plain, other]), n=min(2, len(lens.blocks))).maps.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocks", "least"),
+    [(VisionTransformer, ["encoder.layers.encoder_layer_0.ln_1"], 16), (MeanViT, None, 28)],
+)
+@quiet
+def test_the_map_peaks_at_the_planted_patch(
+    kind: type[VisionTransformer], blocks: list[str] | None, least: int
+) -> None:
+    """A ViT that learned in seconds to tell red from blue cells: GAM points at the cell, one of 40, in a wide image."""
+    net = taught(kind, 4)
+    images, colours, cells = spots(32)
+    trace = Lens(net, transform=Transform((40, 64)), blocks=blocks).trace(images, colours.tolist(), n=1)
+    assert float((trace.output.argmax(1) == colours).float().mean()) > 0.9
+    raw = trace.raw("gam")
+    assert raw.shape == (32, 5, 8)
+    assert hits(raw, cells) >= least
+
+
+def test_the_planted_patch_test_can_fail() -> None:
+    """Tokens transposed, or shifted by a class token that was kept, are found out."""
+    lens = look(vit, (64, 64))
+    plain, other = planted((64, 64), (8, 8))
+    right, name = lens._binding.grids, lens.blocks[-1]
+    assert right[name].order == tuple(range(1, 65))
+    assert changed(lens, plain, other, n=1) == {name: True}
+    columns = tuple(1 + 8 * (i % 8) + i // 8 for i in range(64))
+    for wrong in (Grid(8, 8, columns, 65), Grid(8, 8, tuple(range(64)), 65)):
+        object.__setattr__(lens._binding, "grids", {**right, name: wrong})
+        assert changed(lens, plain, other, n=1) == {name: False}
+
+
+def test_an_exact_map_from_tokens() -> None:
+    """One linear token layer: GAM at the tokens is relu(h) . relu(g), each where its patch is."""
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch, self.cls = nn.Conv2d(3, 4, 8, 8), nn.Parameter(torch.ones(1, 1, 4))
+            self.norm, self.head = nn.Identity(), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = torch.cat([self.cls.expand(len(x), -1, -1), self.patch(x).flatten(2).transpose(1, 2)], 1)
+            return self.head(self.norm(torch.tanh(tokens))[:, 1:].mean(1))
+
+    torch.manual_seed(0)
+    net, batch = Plain(), torch.randn(2, 3, 24, 40)
+    lens = Lens(net, transform=Transform((24, 40)), blocks=["norm"])
+    assert lens.blocks == ("norm:tokens",)
+    weight = net.head.weight[1] / 15
+    h = torch.tanh(net.patch(batch))
+    expected = (h.relu() * weight.relu()[None, :, None, None]).sum(1)
+    torch.testing.assert_close(lens.trace(batch, 1, n=1).raw("gam"), expected.detach())
+
+
+@quiet
+def test_every_method_runs_on_tokens() -> None:
+    lens = look(vit, (64, 64))
+    batch = torch.cat(planted((64, 64), (8, 8)))
+    trace = lens.trace(batch, 3, n=3)
+    for name, method in METHODS.items():
+        if method.kind == "block":
+            assert trace.explain(name, 3).maps.shape == (2, 64, 64)
+    pair = lens.compare(batch[:1], batch[1:])
+    assert pair.x.maps.shape == pair.y.maps.shape == (1, 64, 64)
+
+
+def test_other_sizes_find_their_own_grid() -> None:
+    net = timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=7, img_size=64, dynamic_img_size=True).eval()
+    lens = Lens(net, transform=Transform((64, 64)))
+    for size in ((64, 64), (96, 48), (48, 96)):
+        trace = lens.trace(torch.randn(1, 3, *size), n=1)
+        assert trace.rows.activations["blocks.1.norm1:tokens"].shape == (1, 192, size[0] // 16, size[1] // 16)
+    plain, other = planted((96, 48), (6, 3))
+    assert all(changed(lens, plain, other).values())
+
+
+def test_named_blocks() -> None:
+    lens = Lens(vit().eval(), transform=Transform((64, 64)), blocks=["encoder.layers.encoder_layer_2"])
+    assert lens.blocks == ("encoder.layers.encoder_layer_2:tokens",)
+    with pytest.raises(GamlensError, match="gives no tokens"):
+        Lens(vit().eval(), transform=Transform((64, 64)), blocks=["heads.head:tokens"]).trace(torch.zeros(1, 3, 64, 64))
+
+
+def test_one_forward_and_a_graph_from_the_earliest_block() -> None:
+    lens, seen = look(vit, (64, 64)), {}
+    for name, module in lens.model.named_modules():
+        if name.endswith(("ln_1", "mlp")):
+            module.register_forward_hook(
+                lambda m, a, out, name=name: seen.setdefault(name, []).append(out.requires_grad)
+            )
+    lens.trace(torch.randn(2, 3, 64, 64), score=first_number, n=2)
+    layer = "encoder.layers.encoder_layer_{}.{}"
+    graph = {name: values[0] for name, values in seen.items()}
+    assert all(len(values) == 1 for values in seen.values())
+    assert [graph[layer.format(i, "mlp")] for i in range(4)] == [False, False, True, True]
+
+
+def test_an_attention_kernel_without_backward_says_which_switch() -> None:
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, gradient: Tensor) -> Tensor:
+            raise RuntimeError("derivative for aten::_fused_attention_backward is not implemented")
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch, self.head = nn.Conv2d(3, 4, 8, 8), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(Fused.apply(self.patch(x)).mean((2, 3)))
+
+    lens = Lens(Net(), transform=Transform((32, 32)), blocks=["patch"])
+    with pytest.raises(GamlensError, match=r"set_fused_attn\(False\).*attn_implementation='eager'.*SDPBackend\.MATH"):
+        lens.trace(torch.randn(1, 3, 32, 32), n=1)
+
+
+def test_a_grid_reads_tokens_in_any_order() -> None:
+    tokens = torch.arange(2 * 5 * 3.0).view(2, 5, 3)
+    image = Grid(2, 2, (4, 1, 2, 3), 5).image(tokens)
+    assert image.shape == (2, 3, 2, 2)
+    assert image[1, :, 0, 0].tolist() == tokens[1, 4].tolist()
+    assert str(Point.parse("blocks.3:tokens")) == "blocks.3:tokens"
+    assert Point.parse("norm:getitem:tokens") == Point("norm", chain=("getitem",), tokens=True)
