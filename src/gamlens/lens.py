@@ -298,10 +298,11 @@ class Lens:
             raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many, or 1 against N.")
         pairs = max(counts)
         origins = [self._origin(_repeat(side.pictures, pairs), _repeat(side.frames, pairs), looks) for side in sides]
-        traces = [
-            self._pair(a, b, pairs, n, (origins[0], origins[1]))
-            for a, b in zip(sides[0].batches, sides[1].batches, strict=True)
+        looked = [
+            [self._fit(batch, own=batch is given) for batch in side.batches]
+            for side, given in zip(sides, (x, y), strict=True)
         ]
+        traces = [self._pair(a, b, pairs, n, (origins[0], origins[1])) for a, b in zip(*looked, strict=True)]
         traces[0].views = tuple(zip(traces[1:], sides[0].mirrored[1:], strict=True))
         return traces[0]
 
@@ -338,7 +339,7 @@ class Lens:
 
     def _pair(self, x: Tensor, y: Tensor, pairs: int, n: Reach, origins: tuple[Origin, Origin]) -> PairTrace:
         """One look at both sides: one forward, or two where their sizes differ."""
-        batches = [self._fit(side if len(side) == pairs else side.repeat(pairs, 1, 1, 1), own=False) for side in (x, y)]
+        batches = [side if len(side) == pairs else side.repeat(pairs, 1, 1, 1) for side in (x, y)]
         if batches[0].shape == batches[1].shape:
             tails: tuple[Tail, ...] = (self._forward(torch.cat(batches), n, embedding=True),)
             embeddings = self._embeddings(tails, (slice(pairs), slice(pairs, None)), 2 * pairs)
