@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gamlens.checks import Check
 from gamlens.errors import GamlensError
 from gamlens.points import OUTPUT, Grid, Point, function_name, only_tensor, tensors
 from gamlens.settle import failed, settled, unwrap
@@ -34,6 +35,7 @@ class Tail:
     blocks: dict[str, Tensor]
     embedding: Tensor | None
     grids: Mapping[str, Grid] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     def activations(self) -> dict[str, Tensor]:
         """The blocks out of the graph, (B,C,h,w) each."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -50,6 +50,27 @@ class Picture:
         return replace(self, tensor=self.tensor.cpu()) if self.tensor is not None else self
 
 
+@dataclass(frozen=True, eq=False)
+class Slices(Sequence[Picture]):
+    """The pictures of a preprocessed batch (B,C,H,W), made when they are asked for."""
+
+    batch: Tensor
+    scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @overload
+    def __getitem__(self, place: int) -> Picture: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Picture, ...]: ...
+    def __getitem__(self, place: int | slice) -> Picture | tuple[Picture, ...]:
+        places = range(len(self))[place]
+        if isinstance(places, int):
+            return Picture(f"image {places}", tensor=self.batch[places], scale=self.scale)
+        return tuple(self[at] for at in places)
+
+
 def pictures(images: Any) -> Iterator[Picture]:
     """Every image of what the user gave: one image, a batch, or a list of images."""
     if isinstance(images, list | tuple):
@@ -68,7 +89,7 @@ def pictures(images: Any) -> Iterator[Picture]:
     elif isinstance(images, np.ndarray):
         yield from _from_array(images)
     elif isinstance(images, Tensor):
-        yield from _from_batch(images)
+        yield from Slices(check_batch(images))
     else:
         raise GamlensError(
             f"An image is a path, a PIL image, a uint8 array (H,W,3), a preprocessed tensor (B,C,H,W), or a list of "
@@ -132,7 +153,8 @@ def _from_array(array: np.ndarray[Any, Any]) -> Iterator[Picture]:
     yield Picture("image 0", pixels=Image.fromarray(array))
 
 
-def _from_batch(batch: Tensor) -> Iterator[Picture]:
+def check_batch(batch: Tensor) -> Tensor:
+    """A preprocessed batch (B,C,H,W), or one image (C,H,W) of it, as (B,C,H,W)."""
     if not batch.is_floating_point():
         raise GamlensError(
             f"A tensor of {batch.dtype} is not a preprocessed image: give floating point (B,C,H,W) as the model "
@@ -142,8 +164,7 @@ def _from_batch(batch: Tensor) -> Iterator[Picture]:
         batch = batch[None]
     if batch.ndim != 4 or 0 in batch.shape:
         raise GamlensError(f"A preprocessed tensor is (B,C,H,W) or (C,H,W), not empty; found {tuple(batch.shape)}.")
-    for number, item in enumerate(batch):
-        yield Picture(f"image {number}", tensor=item)
+    return batch
 
 
 def _from_tensor(tensor: Tensor, scale: tuple[tuple[float, ...], tuple[float, ...]] | None) -> Image.Image:

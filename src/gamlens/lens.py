@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import captions as text_room
-from gamlens import capture, methods, models, scores, targets
+from gamlens import capture, checks, methods, models, scores, targets
 from gamlens._version import __version__
 from gamlens.capture import Tail
+from gamlens.checks import Check
 from gamlens.errors import GamlensError, near
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion
@@ -66,8 +68,6 @@ class Lens:
         network = models.load(model_or_name, weights=weights)
         if precision not in PRECISIONS:
             raise GamlensError(f"There is no precision {precision!r}: {near(str(precision), PRECISIONS)}")
-        if compile:
-            raise GamlensError("compile=True is not available in this version: leave it out; maps are the same.")
         self.model: nn.Module = network.module
         if device is not None:
             self.to(device)
@@ -86,6 +86,8 @@ class Lens:
         place = models.named(self._inner, [embedding] if embedding is not None else None)
         self._asked_embedding = place[0] if place else None
         self._binding: Binding | None = None
+        self._compile = compile
+        self._twin: nn.Module | None = None
         self._grids: dict[tuple[int, int], Mapping[str, Grid]] = {}
         self._try_layout(network)
 
@@ -331,11 +333,11 @@ class Lens:
         tail = self._forward(batch, n)
         with torch.inference_mode(False), torch.enable_grad():
             value = score(tail.output if self._output is None else pick(tail.output, self._output))
-        check_score(value, len(batch))
+        waiting = tail.checks + check_score(value, len(batch))
         (gradients,) = capture.gradients(value, [tail], keep_graph=False)
         none = torch.full((len(batch),), NO_CLASS, device=value.device)
         index = tuple(range(len(batch)))
-        return Rows(tail.activations(), gradients, value.detach(), none, index, _size(batch), origin)
+        return Rows(tail.activations(), gradients, value.detach(), none, index, _size(batch), origin, checks=waiting)
 
     def _pair(self, x: Tensor, y: Tensor, pairs: int, n: Reach, origins: tuple[Origin, Origin]) -> PairTrace:
         """One look at both sides: one forward, or two where their sizes differ."""
@@ -355,13 +357,9 @@ class Lens:
         else:
             wanted = [Point.parse(name) for name in last_blocks(names, len(names) if n is None else n)]
             tail = self._look(batch, wanted, embedding=embedding)
-        for name, block in tail.blocks.items():
-            if not bool(block.detach().isfinite().all()):
-                raise GamlensError(
-                    f"Block {name!r} of {self.name} has values that are not finite: are there NaN or infinite weights, "
-                    "or pixels, or does half precision overflow?"
-                )
-        return tail
+        finite = ((name, block.detach().isfinite().all()) for name, block in tail.blocks.items())
+        found = [Check(~good, partial(_not_finite, name, self.name)) for name, good in finite]
+        return replace(tail, checks=checks.make(found))
 
     def _look(
         self,
@@ -377,7 +375,7 @@ class Lens:
         precision = PRECISIONS[self.precision]
         grids = self._grids_at(batch)
         tail = capture.forward(
-            self.model,
+            self._fast(),
             batch,
             blocks,
             embedding=None if whole else place,
@@ -409,9 +407,11 @@ class Lens:
         """The batch on the model's device and of its dtype; a copy where the model would write to the user's own."""
         like = self._parameter(batch)
         ready = batch.to(like.device, like.dtype)
+        if ready.is_cuda and self.precision != "fp32" and ready.ndim == 4:
+            ready = ready.contiguous(memory_format=torch.channels_last)
         return ready.clone() if own and ready is batch and self._bound(ready).writes_input else ready
 
-    def _origin(self, shown: tuple[Picture, ...], frames: tuple[Frame, ...], looks: Views) -> Origin:
+    def _origin(self, shown: Sequence[Picture], frames: tuple[Frame, ...], looks: Views) -> Origin:
         about: dict[str, Any] = {
             "model": self.name,
             "weights": self.weights,
@@ -440,6 +440,17 @@ class Lens:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
             self._binding = models.bind(self._inner, batch[:1].detach(), asked=self._asked, output=self._output)
         return self._binding
+
+    def _fast(self) -> nn.Module:
+        """The model, or its compiled twin; the twin is made anew where the model's weights have moved."""
+        if not self._compile:
+            return self.model
+        if self._twin is None or not models.shares(self._twin, self._inner):
+            layout = self._bound().layout
+            points = [*self._bound().points, *([self._asked_embedding] if self._asked_embedding else [])]
+            points += [Point.parse(layout.embedding)] if layout is not None else []
+            self._twin = models.compiled(self._inner, points)
+        return self._twin
 
     def _grids_at(self, batch: Tensor) -> Mapping[str, Grid]:
         """Where tokens lie at this batch's size: found anew for a size that is new."""
@@ -479,6 +490,13 @@ def _labels(labels: Any) -> tuple[str, ...]:
     return found
 
 
+def _not_finite(block: str, model: str) -> str:
+    return (
+        f"Block {block!r} of {model} has values that are not finite: are there NaN or infinite weights, or pixels, or "
+        "does half precision overflow?"
+    )
+
+
 def reach(method: str, n: int) -> Reach:
     """What a method reads: the last n blocks, or the pixels in a pass of its own."""
     entry = methods.find(method)
@@ -489,5 +507,5 @@ def _size(batch: Tensor) -> tuple[int, int]:
     return int(batch.shape[2]), int(batch.shape[3])
 
 
-def _repeat(items: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    return items * count if len(items) == 1 else items
+def _repeat(items: Any, count: int) -> Any:
+    return tuple(items) * count if len(items) == 1 else items

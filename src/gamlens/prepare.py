@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError
 from gamlens.geometry import Foreign, Frame, Transform
-from gamlens.images import Picture, pictures
+from gamlens.images import Picture, Slices, check_batch, pictures
 
 FLIP = "flip"
 ViewList = Sequence[str | float]
@@ -50,12 +50,14 @@ class Prepared:
 
     batches: tuple[Tensor, ...]
     mirrored: tuple[bool, ...]
-    pictures: tuple[Picture, ...]
+    pictures: Sequence[Picture]
     frames: tuple[Frame, ...]
 
 
 def prepare(images: Any, transform: Transform | Foreign, views: Views) -> Prepared:
     """Decode and transform images once for every view."""
+    if isinstance(images, Tensor) and images.ndim == 4:
+        return _whole(check_batch(images), transform, views)
     shown, frames = [], []
     columns: list[list[Tensor]] = [[] for _ in views.scales]
     for picture in pictures(images):
@@ -69,14 +71,24 @@ def prepare(images: Any, transform: Transform | Foreign, views: Views) -> Prepar
     if len({tensor.shape for tensor in columns[0]}) > 1:
         found = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in columns[0]}))
         raise GamlensError(f"The images of one call must come out at one size; found {found}: one call for each size.")
-    whole = isinstance(images, Tensor) and images.ndim == 4
-    batches = [images if whole and number == 0 else torch.stack(column) for number, column in enumerate(columns)]
+    return _viewed([torch.stack(column) for column in columns], tuple(shown), tuple(frames), views)
+
+
+def _whole(batch: Tensor, transform: Transform | Foreign, views: Views) -> Prepared:
+    """A batch that is preprocessed already: as it is, and scaled for the other views."""
+    scale = (transform.mean, transform.std) if isinstance(transform, Transform) else None
+    size = (int(batch.shape[2]), int(batch.shape[3]))
+    batches = [_scaled(batch, factor) for factor in views.scales]
+    return _viewed(batches, Slices(batch, scale), (Frame.whole(size, size),) * len(batch), views)
+
+
+def _viewed(batches: list[Tensor], shown: Sequence[Picture], frames: tuple[Frame, ...], views: Views) -> Prepared:
     flips = (False, True) if views.mirrored else (False,)
     return Prepared(
         tuple(batch.flip(3) if flip else batch for batch in batches for flip in flips),
         flips * len(batches),
-        tuple(shown),
-        tuple(frames),
+        shown,
+        frames,
     )
 
 
@@ -119,5 +131,7 @@ def _one(picture: Picture, transform: Transform | Foreign, scales: tuple[float, 
 def _scaled(tensor: Tensor, scale: float) -> Tensor:
     if scale == 1:
         return tensor
-    size = (round(tensor.shape[1] * scale), round(tensor.shape[2] * scale))
-    return F.interpolate(tensor[None], size=size, mode="bicubic", align_corners=False, antialias=scale < 1)[0]
+    size = (round(tensor.shape[-2] * scale), round(tensor.shape[-1] * scale))
+    batch = tensor if tensor.ndim == 4 else tensor[None]
+    made = F.interpolate(batch, size=size, mode="bicubic", align_corners=False, antialias=scale < 1)
+    return made if tensor.ndim == 4 else made[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens import fuse, methods
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens import checks, fuse, methods
+from gamlens.checks import Check
+from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.geometry import Frame
 from gamlens.images import Picture
@@ -52,7 +52,7 @@ class Evidence(NamedTuple):
 class Origin:
     """Where the images came from and by what they were looked at: what an Explanation carries along."""
 
-    pictures: tuple[Picture, ...]
+    pictures: Sequence[Picture]
     frames: tuple[Frame, ...]
     labels: tuple[str, ...]
     aliases: Mapping[str, str]
@@ -82,6 +82,7 @@ class Rows:
     size: tuple[int, int]
     origin: Origin
     views: tuple[View, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Rows: {len(self.index)} of {', '.join(self.gradients)}>"
@@ -137,9 +138,8 @@ class Rows:
             flat[name] = torch.stack([bad for _, bad in seen]).all(dim=0)
         with exactly(self.scores):
             maps = fuse.fuse(list(blocks.values()), how)
-        _warn_flat(method, flat)
-        if method == "grad_cam":
-            self._warn_hidden()
+        found = [_flat(method, flat), *([self._hidden()] if method == "grad_cam" else [])]
+        waiting = checks.make(found, stacklevel=4)
         about = {
             **self.origin.about,
             "method": method,
@@ -157,7 +157,12 @@ class Rows:
             frames=self.origin.frames,
             labels=self.origin.labels,
             about=about,
+            checks=self._waiting() + waiting,
         )
+
+    def _waiting(self) -> tuple[Check, ...]:
+        """Checks of this look and of the other views."""
+        return self.checks + tuple(check for view in self.views for check in view.rows._waiting())
 
     def _raws(self, method: str, name: str) -> list[Tensor]:
         """The method's map of a block in every view, each as the plain image lies."""
@@ -166,17 +171,18 @@ class Rows:
         )
         return [self.raw(method, name), *others]
 
-    def _warn_hidden(self) -> None:
+    def _hidden(self) -> Check:
         share = self.evidence().hidden_share
-        rows = (share > HIDDEN_SHARE).nonzero()[:, 0].tolist()
-        if rows:
-            warnings.warn(
+        last = list(self.gradients)[-1]
+
+        def say() -> str:
+            return (
                 f"Grad-CAM hides most of the positive evidence ({100 * float(share.max()):.0f} % in row "
-                f"{int(share.argmax())}) under negative gradients at block {list(self.gradients)[-1]!r} (Eq. 4): "
-                "look at .evidence(), or use method='gam'.",
-                GamlensWarning,
-                stacklevel=4,
+                f"{int(share.argmax())}) under negative gradients at block {last!r} (Eq. 4): look at .evidence(), or "
+                "use method='gam'."
             )
+
+        return Check((share > HIDDEN_SHARE).any(), say, fatal=False)
 
 
 @contextmanager
@@ -199,7 +205,7 @@ def last_blocks(names: Sequence[str], n: int) -> tuple[str, ...]:
     return tuple(names[len(names) - n :])
 
 
-def check_score(value: Any, rows: int) -> None:
+def check_score(value: Any, rows: int) -> tuple[Check, ...]:
     """A score is one finite number a row."""
     if not isinstance(value, Tensor) or value.shape != (rows,):
         found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -207,25 +213,27 @@ def check_score(value: Any, rows: int) -> None:
             f"The score must be one number for each of the {rows} rows, a tensor ({rows},); found {found}."
         )
     value = value.detach()
-    if not bool(value.isfinite().all()):
+
+    def say() -> str:
         row = int((~value.isfinite()).nonzero()[0, 0])
-        raise GamlensError(
+        return (
             f"The score of row {row} is {float(value[row])}: are there NaN or infinite values in the weights or the "
             "image?"
         )
 
+    return checks.make([Check(~value.isfinite().all(), say)])
 
-def _warn_flat(method: str, flat: dict[str, Tensor]) -> None:
-    bad = torch.stack(list(flat.values()))
-    if bool(bad.any()):
+
+def _flat(method: str, flat: dict[str, Tensor]) -> Check:
+    def say() -> str:
         where = "; ".join(
             f"{name!r} row {', '.join(map(str, rows.nonzero()[:, 0].tolist()))}"
             for name, rows in flat.items()
             if bool(rows.any())
         )
-        warnings.warn(
-            f"{method}: a map is flat or not finite and was set to zeros (block {where}).", GamlensWarning, stacklevel=4
-        )
+        return f"{method}: a map is flat or not finite and was set to zeros (block {where})."
+
+    return Check(torch.stack(list(flat.values())).any(), say, fatal=False)
 
 
 def wide(tensor: Tensor) -> Tensor:

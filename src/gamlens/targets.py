@@ -84,7 +84,11 @@ def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph:
         rows = [row for row, own in enumerate(wanted.turn) if own == turn]
         images = [wanted.index[row] for row in rows]
         with torch.inference_mode(False), torch.enable_grad():
-            chosen = values[images, wanted.targets[rows]]
+            if images == list(range(len(values))) and len(rows) == len(wanted.index):
+                own = wanted.targets.clone() if wanted.targets.is_inference() else wanted.targets
+                chosen = values.gather(1, own[:, None])[:, 0]
+            else:
+                chosen = values[images, wanted.targets[rows]]
         found += capture.gradients(chosen, [tail], keep_graph=keep_graph or turn + 1 < turns)
         for row, image in zip(rows, images, strict=True):
             picks[row] = (turn, image)

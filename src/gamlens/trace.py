@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gamlens import capture, fuse, matches, methods, scores, targets
+from gamlens import capture, checks, fuse, matches, methods, scores, targets
 from gamlens.capture import Tail
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.checks import Check
+from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
 from gamlens.rows import Evidence, Origin, Rows, Sums, View, check_score, exactly, wide
 
@@ -122,13 +123,21 @@ class Aim:
     def at(self, target: Any, *, keep: bool = True) -> Trace:
         """A Trace of these targets in every view; without `keep` the graph is gone afterwards."""
         wanted = targets.resolve(target, self.output, self.origin.labels, self.origin.aliases)
-        chosen = self.values.detach()[wanted.index, wanted.targets]
-        check_score(chosen, len(wanted.index))
+        chosen = self.values.detach()[list(wanted.index)].gather(1, wanted.targets[:, None])[:, 0]
+        waiting = self.tail.checks + check_score(chosen, len(wanted.index))
         gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
-        own = _per_image(wanted, len(self.output))
+        own = _per_image(wanted, len(self.output)) if self.views else []
         views = tuple(View(aim.at(own, keep=keep).rows, mirrored) for aim, mirrored in self.views)
         rows = Rows(
-            self.tail.activations(), gradients, chosen, wanted.targets, wanted.index, self.size, self.origin, views
+            self.tail.activations(),
+            gradients,
+            chosen,
+            wanted.targets,
+            wanted.index,
+            self.size,
+            self.origin,
+            views,
+            waiting,
         )
         return Trace(rows, self.output, self.score, self.multi_label, self if keep else None)
 
@@ -231,10 +240,12 @@ class PairTrace:
         pairs = len(self)
         with exactly(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
             value = fn(*(wide(side) for side in self.embeddings))
-        check_score(value, pairs)
+        waiting = sum((tail.checks for tail in self.tails), ()) + check_score(value, pairs)
         found = capture.gradients(value, self.tails, keep_graph=keep)
         if score == "cosine":
-            found = [_without_noise(part, value.detach(), warn=part is found[0]) for part in found]
+            same = value.detach() >= 1 - 16 * torch.finfo(value.dtype).eps
+            found = [_without_noise(part, same) for part in found]
+            waiting += checks.make([Check(same.any(), partial(_same_way, same), fatal=False)], stacklevel=5)
         sides = []
         for side, (origin, size) in enumerate(zip(self.origins, self.sizes, strict=True)):
             number, part = self._place(side)
@@ -247,6 +258,7 @@ class PairTrace:
                     tuple(range(pairs)),
                     size,
                     replace(origin, about={**origin.about, "score": name}),
+                    checks=() if side else waiting,
                 )
             )
         return sides[0], sides[1]
@@ -269,20 +281,19 @@ def _per_image(wanted: targets.Wanted, images: int) -> list[list[int]]:
     return chosen
 
 
-def _without_noise(gradients: dict[str, Tensor], cosine: Tensor, *, warn: bool) -> dict[str, Tensor]:
+def _without_noise(gradients: dict[str, Tensor], same: Tensor) -> dict[str, Tensor]:
     """Zero gradients where the cosine is at its maximum: by Eq. 5 they are zero, what is computed is rounding."""
-    same = cosine >= 1 - 16 * torch.finfo(cosine.dtype).eps
-    if not bool(same.any()):
+    if same.device.type == "cpu" and not bool(same.any()):
         return gradients
-    if warn:
-        rows = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
-        warnings.warn(
-            f"Pair {rows}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; "
-            "the maps are empty. Use score='dot' to see what the images share.",
-            GamlensWarning,
-            stacklevel=5,
-        )
     return {
         name: torch.where(same.repeat(len(gradient) // len(same))[:, None, None, None], 0, gradient)
         for name, gradient in gradients.items()
     }
+
+
+def _same_way(same: Tensor) -> str:
+    rows = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
+    return (
+        f"Pair {rows}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; the "
+        "maps are empty. Use score='dot' to see what the images share."
+    )

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gamlens import locate, render
+from gamlens import checks, locate, render
+from gamlens.checks import Check
 from gamlens.errors import GamlensError
 from gamlens.geometry import Frame
 from gamlens.images import Picture
@@ -36,10 +37,24 @@ class Explanation:
     scores: Tensor
     targets: Tensor
     index: Tensor
-    pictures: tuple[Picture, ...]
+    pictures: Sequence[Picture]
     frames: tuple[Frame, ...]
     labels: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = field(default=(), repr=False)
+
+    def check(self) -> Explanation:
+        """Wait for the device and say what is wrong: an error for values that are not finite, a warning for flat maps.
+
+        Whatever brings a result to the host does this first; on the CPU it is done when the result is made.
+        """
+        waiting = self.checks
+        object.__setattr__(self, "checks", ())
+        checks.settle(waiting, stacklevel=3)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self.check()))
 
     def __len__(self) -> int:
         return len(self.maps)
@@ -54,6 +69,7 @@ class Explanation:
 
     def __getitem__(self, rows: Rows) -> Explanation:
         """Some rows, by number, slice, list or mask; one number keeps its row dimension."""
+        self.check()
         keep = torch.arange(len(self))[_selector(rows, len(self))].reshape(-1).to(self.maps.device)
         images = self.index[keep].tolist()
         order = {image: place for place, image in enumerate(dict.fromkeys(images))}
@@ -87,6 +103,7 @@ class Explanation:
 
     def full(self, i: int = 0, *, block: str | None = None) -> Tensor:
         """Row i's map at the original image's size, (H,W) in [0,1]; or that of one block."""
+        self.check()
         maps = self.maps if block is None else self._block(block)
         return self.frames[int(self.index[i])].map(maps[i])
 
@@ -113,6 +130,7 @@ class Explanation:
 
     def boxes(self, threshold: float = 0.25, mode: locate.BoxMode = "all") -> Tensor:
         """Box x0,y0,x1,y1 of each row in original pixels, half-open: (R,4); zeros where there is none."""
+        self.check()
         found = locate.boxes(self.maps, threshold=threshold, mode=mode)
         return torch.cat(
             [self.frames[image].boxes(found[row : row + 1]) for row, image in enumerate(self.index.tolist())]
@@ -124,6 +142,7 @@ class Explanation:
         return [self.full(row) >= threshold for row in range(len(self))]
 
     def cpu(self) -> Explanation:
+        self.check()
         return replace(
             self,
             maps=self.maps.cpu(),
@@ -136,6 +155,7 @@ class Explanation:
 
     def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The maps as an array (R,H,W)."""
+        self.check()
         return np.asarray(self.maps.cpu().numpy())
 
     def save(self, folder: str, *, cmap: str = "ember", style: str = "heat") -> list[str]:
@@ -241,6 +261,7 @@ def concat(parts: Iterable[Explanation]) -> Explanation:
         index=torch.cat(index),
         pictures=tuple(picture for item in items for picture in item.pictures),
         frames=tuple(frame for item in items for frame in item.frames),
+        checks=tuple(check for item in items for check in item.checks),
     )
 
 

@@ -1,0 +1,53 @@
+"""What may be wrong with a result, asked of the device without waiting for it.
+
+On the CPU a check is made at once. On an accelerator asking would stop the host until the device has caught up, so the
+answer stays there, travels with the result, and is read together with the others when the result comes to the host.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError, GamlensWarning
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """`bad`: a boolean on the device. `say` makes the message, and `fatal` says whether it is an error or a warning."""
+
+    bad: Tensor
+    say: Callable[[], str]
+    fatal: bool = True
+
+
+def make(checks: Iterable[Check], *, stacklevel: int = 2) -> tuple[Check, ...]:
+    """Make those on the CPU now; give back the others, to be made later."""
+    waiting = []
+    for check in checks:
+        if check.bad.device.type == "cpu":
+            if bool(check.bad):
+                _tell(check, stacklevel + 1)
+        else:
+            waiting.append(check)
+    return tuple(waiting)
+
+
+def settle(checks: tuple[Check, ...], *, stacklevel: int = 2) -> None:
+    """Make all of them, with one wait for the device."""
+    if not checks:
+        return
+    answers = torch.stack([check.bad for check in checks]).tolist()
+    for check, bad in sorted(zip(checks, answers, strict=True), key=lambda pair: not pair[0].fatal):
+        if bad:
+            _tell(check, stacklevel + 1)
+
+
+def _tell(check: Check, stacklevel: int) -> None:
+    if check.fatal:
+        raise GamlensError(check.say())
+    warnings.warn(check.say(), GamlensWarning, stacklevel=stacklevel)
