@@ -1,0 +1,243 @@
+"""The price of a forward pass on a GPU: ours and the peers', beside a plain forward of the same precision and mode.
+
+Images a second, the ratio to that forward in the same process, and peak memory over the model; median of the repeats
+after warm-up, tools taking turns. Rows are merged into one JSON file, so that the whole fits into several commands.
+PyTorch's flags are its defaults and are printed. Random weights: they cost what trained ones do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from gamlens import Lens
+from gamlens.methods import METHODS
+
+CASES = (
+    ("resnet101", 64, "fp32", False), ("resnet101", 256, "fp32", False), ("resnet101", 1, "fp32", False),
+    ("resnet50", 64, "fp32", False), ("densenet201", 64, "fp32", False), ("convnext_base", 64, "fp32", False),
+    ("vit_b_16", 64, "fp32", False), ("resnet101", 256, "bf16", False), ("resnet101", 64, "fp16", False),
+    ("vit_b_16", 64, "bf16", False), ("resnet101", 256, "bf16", True), ("resnet50", 64, "bf16", True),
+)  # fmt: skip
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+HOOKED = {"features:relu": "features.norm5"}
+Call = Callable[[], Any]
+
+
+def stubs() -> None:
+    """Plotting packages that the peers import and do not need here."""
+    for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "matplotlib.figure", "matplotlib.axes",
+                 "matplotlib.cm", "matplotlib.lines", "matplotlib.patches", "mpl_toolkits",
+                 "mpl_toolkits.axes_grid1", "sklearn", "sklearn.decomposition", "ttach"):  # fmt: skip
+        try:
+            __import__(name)
+        except ImportError:
+            module = types.ModuleType(name)
+            module.__getattr__ = lambda _: MagicMock()  # type: ignore[method-assign]
+            module.__path__ = []  # type: ignore[attr-defined]
+            sys.modules[name] = module
+
+
+def plain(model: nn.Module, batch: Tensor, dtype: torch.dtype | None) -> Call:
+    def run() -> Any:
+        amp = torch.autocast(batch.device.type, dtype=dtype) if dtype else nullcontext()
+        with torch.no_grad(), amp:
+            return model(batch)
+
+    return run
+
+
+def every(lens: Lens, batch: Tensor, classes: list[int]) -> Any:
+    trace = lens.trace(batch, classes, n=2)
+    return [trace.explain(name, n=2) for name, method in METHODS.items() if method.kind == "block"]
+
+
+def peers(lens: Lens, batch: Tensor, classes: list[int]) -> dict[str, Call]:
+    """captum, torchcam and grad-cam as their documentation calls them, where they are installed."""
+    stubs()
+    found: dict[str, Call] = {}
+    modules = dict(lens.model.named_modules())
+    names = [HOOKED.get(name, name) for name in lens.blocks[-2:]]
+    if any(name not in modules for name in names):
+        return {}
+    layers = [modules[name] for name in names]
+    try:
+        import tools
+    except ImportError:
+        return {}
+    installed, notes = tools.find_peers()
+    for note in notes:
+        print(note, file=sys.stderr)
+    for n in (1, 2):
+        use = layers[-n:]
+        if attr := installed.get("captum"):
+            found[f"captum LayerGradCam n={n}"] = partial(tools.captum(attr, lens.model, use), batch, classes)
+        if cams := installed.get("torchcam"):
+            method = cams.GradCAM if n == 1 else cams.LayerCAM
+            found[f"torchcam {method.__name__} n={n}"] = partial(
+                tools.torchcam(method, lens.model, use), batch, classes
+            )
+        if cams := installed.get("grad-cam"):
+            target = __import__("pytorch_grad_cam.utils.model_targets", fromlist=["x"]).ClassifierOutputTarget
+            method = cams.GradCAM if n == 1 else cams.LayerCAM
+            run = tools.grad_cam(method, target, lens.model, use)
+            found[f"grad-cam {method.__name__} n={n}"] = partial(run, batch, classes)
+    return found
+
+
+def calls(name: str, size: int, precision: str, fast: bool, device: str, *, beside: bool) -> dict[str, Call]:
+    """Every tool of one case, the plain forward first."""
+    torch.manual_seed(0)
+    model = models.get_model(name).eval().to(device)
+    batch = torch.randn(size, 3, 224, 224, device=device)
+    classes = [number % 1000 for number in range(size)]
+    lens = Lens(model, precision=precision, compile=fast)
+    fed = batch.contiguous(memory_format=torch.channels_last) if DTYPES[precision] else batch
+    forward = torch.compile(model) if fast else model
+    found: dict[str, Call] = {"plain forward": plain(forward, fed, DTYPES[precision])}
+    if fast:
+        found["plain forward, eager fp32"] = plain(model, batch, None)
+    for n in (1, 2) if fast else (1, 2, 4):
+        found[f"gamlens GAM n={n}"] = partial(lens.classify, batch, classes, n=n)
+    if not fast:
+        found["gamlens, every method n=2"] = partial(every, lens, batch, classes)
+    return found | (peers(lens, batch, classes) if beside and precision == "fp32" and not fast else {})
+
+
+def wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def clock(call: Call, device: str) -> float:
+    wait(device)
+    start = time.perf_counter()
+    result = call()
+    wait(device)
+    taken = time.perf_counter() - start
+    del result
+    return taken
+
+
+def peak(call: Call, device: str) -> float:
+    """The most memory over what was there before, in MiB; on the CPU not measured here (see cost.py)."""
+    if not device.startswith("cuda"):
+        return float("nan")
+    wait(device)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    wait(device)
+    del result
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def measure(case: tuple[str, int, str, bool], options: argparse.Namespace) -> list[dict[str, Any]]:
+    name, size, precision, fast = case
+    found = calls(name, size, precision, fast, options.device, beside=not options.alone)
+    slow: set[str] = set()
+    for tool, call in list(found.items()):
+        try:
+            first = [clock(call, options.device) for _ in range(3)]
+            if first[-1] > 3:
+                slow.add(tool)
+        except Exception as error:  # noqa: BLE001 - a peer that fails is told and left out
+            print(f"  {tool} failed on {name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+            del found[tool]
+    times: dict[str, list[float]] = {tool: [] for tool in found}
+    for turn in range(options.repeats):
+        for tool, call in found.items():
+            if tool not in slow or turn < 3:
+                times[tool].append(clock(call, options.device))
+    memory = {tool: peak(call, options.device) for tool, call in found.items()}
+    base, held = statistics.median(times["plain forward"]), memory["plain forward"]
+    rows = []
+    for tool, taken in times.items():
+        middle = statistics.median(taken)
+        rows.append({
+            "model": name, "batch": size, "precision": precision, "mode": "compiled" if fast else "eager",
+            "tool": tool, "images_s": size / middle, "ratio": middle / base, "low": min(taken) / base,
+            "high": max(taken) / base, "peak_mib": memory[tool], "peak_ratio": memory[tool] / held,
+            "repeats": len(taken), "device": about(options.device),
+        })  # fmt: skip
+        print(f"  {name} {size} {precision} {rows[-1]['mode']}: {tool}: {size / middle:.0f} img/s, "
+              f"{middle / base:.2f}, memory {memory[tool] / held:.2f}", file=sys.stderr, flush=True)  # fmt: skip
+    return rows
+
+
+def about(device: str) -> str:
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else "cpu"
+    flags = (f"cudnn.benchmark={torch.backends.cudnn.benchmark}, allow_tf32: conv "
+             f"{torch.backends.cudnn.allow_tf32}, matmul {torch.backends.cuda.matmul.allow_tf32}")  # fmt: skip
+    return f"{name}, torch {torch.__version__}, {flags}"
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for key in dict.fromkeys((r["model"], r["batch"], r["precision"], r["mode"]) for r in rows):
+        mine = [r for r in rows if (r["model"], r["batch"], r["precision"], r["mode"]) == key]
+        lines += ["", f"### {key[0]}, batch {key[1]}, {key[2]}, {key[3]}", ""]
+        lines += [
+            "| tool | images a second | of the forward | range | peak memory of the forward's |",
+            "| --- " * 5 + "|",
+        ]
+        for r in mine:
+            lines.append(
+                f"| {r['tool']} | {r['images_s']:.0f} | {r['ratio']:.2f} | {r['low']:.2f} to {r['high']:.2f} | "
+                f"{r['peak_ratio']:.2f} |"
+            )
+    return "\n".join([*(f"Device: {d}" for d in dict.fromkeys(r["device"] for r in rows)), *lines]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", help="model:batch:precision:mode, such as resnet101:64:fp32:eager")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--alone", action="store_true", help="without the peers")
+    parser.add_argument("--json", type=Path, help="rows are merged into this file")
+    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--seconds", type=float, default=540, help="start no further case after so long")
+    parser.epilog = "example: python benchmarks/gpu.py --device cpu --cases resnet50:2:fp32:eager --repeats 3"
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    chosen = list(CASES)
+    if options.cases:
+        words = [case.split(":") for case in options.cases]
+        chosen = [(w[0], int(w[1]), w[2], w[3] == "compiled") for w in words]
+    rows: list[dict[str, Any]] = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    start = time.perf_counter()
+    for case in chosen:
+        if time.perf_counter() - start > options.seconds:
+            print(f"  no time left for {case}", file=sys.stderr)
+            continue
+        made = measure(case, options)
+        keys = {(r["model"], r["batch"], r["precision"], r["mode"]) for r in made}
+        rows = [r for r in rows if (r["model"], r["batch"], r["precision"], r["mode"]) not in keys] + made
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    text = table(rows)
+    if options.markdown:
+        options.markdown.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
