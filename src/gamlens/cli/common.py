@@ -81,6 +81,11 @@ def absolute(model: str) -> str:
     return f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
 
 
+def absolute_weights(weights: str) -> str:
+    """A file of weights as any process finds it; another name as it is."""
+    return str(Path(weights).absolute()) if Path(weights).is_file() else weights
+
+
 def progress(quiet: bool) -> Progress:
     columns = (
         TextColumn("{task.description}"),

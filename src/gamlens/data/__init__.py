@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gamlens.data.chestxray import chestxray
-from gamlens.data.classes import align, match
+from gamlens.data.classes import align, align_manifest, match
 from gamlens.data.coco import coco
 from gamlens.data.files import Root
 from gamlens.data.folder import folder
@@ -59,6 +59,7 @@ __all__ = [
     "Reader",
     "Sample",
     "align",
+    "align_manifest",
     "chestxray",
     "coco",
     "find",

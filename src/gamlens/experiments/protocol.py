@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -65,6 +65,24 @@ class Protocol:
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def usual_truth(about: Mapping[str, Any]) -> bool:
+    """Whether a run measured its data as the paper did: masks of voc and coco, boxes of the others."""
+    kind = about["protocol"]["kind"]
+    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in ("voc", "coco")))
+
+
+def variant(about: Mapping[str, Any]) -> str:
+    """What a run chose beside the defaults, in words: `input=crop, views=flip+1.43`."""
+    usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
+    words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
+        if chosen.get(name, usual[name]) != usual[name] and name not in named:
+            words.append(f"{name}={chosen[name]}")
+    if chosen.get("views"):
+        words.append("views=" + "+".join(map(str, chosen["views"])))
+    return ", ".join(words + [f"{name}={fingerprint[:8]}" for name, fingerprint in named.items()])
 
 
 @dataclass(frozen=True)
