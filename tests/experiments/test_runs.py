@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.cli import app
-from gamlens.data import Manifest, align, align_manifest, load, small
+from gamlens.cli import app, evaluate
+from gamlens.data import Manifest, align, align_manifest, load, pairs, small
 from gamlens.engine import RunFolder
 from gamlens.experiments import results, tables, typeset
 from gamlens.experiments.protocol import Protocol, units, variant
@@ -190,6 +191,21 @@ def test_a_manifest_follows_the_classes(root: Path) -> None:
     assert {item.label for item in kept.items} == {aligned.samples[0].labels[0]} != {whole.samples[0].labels[0]}
     with pytest.raises(GamlensError, match="was made from data"):
         align_manifest(Manifest(made.kind, None, "0" * 64, made.items), whole, aligned)
+
+
+def test_pairs_are_no_items_of_classes(root: Path) -> None:
+    dataset = load("table", root / "items.csv")
+    with pytest.raises(GamlensError, match="holds pairs: task classification needs single images"):
+        units(dataset, ONE, chosen=pairs(dataset))
+
+
+def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """An interval breaks before its bracket or not at all."""
+    monkeypatch.setattr(evaluate, "out_console", Console(width=48))
+    evaluate._print("t", ("metric", "method", "n=1", "n=2"), [("IoU", "GAM", "62.75 [51.4, 73.6]", "5.00 [1.0, 9.0]")])
+    printed = capsys.readouterr().out
+    assert "[51.4, 73.6]" in printed
+    assert "[1.0, 9.0]" in printed
 
 
 def test_latex_escapes_what_it_must() -> None:

@@ -205,6 +205,8 @@ def _where(found: tables.Cell | tables.Contest) -> str:
 
 def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     shown = Table(*header, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    widths = (max(map(len, column)) + 2 for column in zip(header, *lines, strict=True))
+    narrow = sum(widths) > out_console.width
     for line in lines:
-        shown.add_row(*line)
+        shown.add_row(*(cell.replace(" [", "\n[").replace(" (", "\n(") if narrow else cell for cell in line))
     out_console.print(shown)

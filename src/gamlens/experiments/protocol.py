@@ -142,6 +142,8 @@ def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: M
         return found
     masks = protocol.kind == "segmentation"
     wanted = chosen or small(dataset, float(protocol.subset), masks=masks)
+    if any(len(item.names) > 1 for item in wanted.items):
+        raise GamlensError(f"The manifest {wanted.kind!r} holds pairs: task classification needs single images.")
     keep = {(item.names[0], item.label) for item in wanted.items}
     return [
         unit for unit in found if not keep.isdisjoint({(unit.samples[0].name, unit.label), (unit.samples[0].name, -1)})
