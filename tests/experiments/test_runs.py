@@ -11,15 +11,16 @@ import nets
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.cli import app, evaluate
+from gamlens.cli import app, common, evaluate
 from gamlens.data import Manifest, align, align_manifest, load, pairs, small
 from gamlens.engine import RunFolder
-from gamlens.experiments import results, tables, typeset
+from gamlens.experiments import files, results, tables, typeset
 from gamlens.experiments.protocol import Protocol, units, variant
 from gamlens.experiments.runs import MakeMeasurer, evaluate_run
 
@@ -206,6 +207,43 @@ def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch: pytest.MonkeyPatch, 
     printed = capsys.readouterr().out
     assert "[51.4, 73.6]" in printed
     assert "[1.0, 9.0]" in printed
+
+
+def test_only_commands_that_resume_say_so(capsys: pytest.CaptureFixture) -> None:
+    for resumes, said in ((True, "goes on from there"), (False, "starts over")):
+        with pytest.raises(typer.Exit), common.speaking(resumes=resumes):
+            raise KeyboardInterrupt
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["ablate", "--root", "x", "--batch", "0"],
+        ["ablate", "--root", "x", "--limit", "-1"],
+        ["sanity", "parameters", "x", "--batch", "0"],
+    ],
+)
+def test_numbers_out_of_range_are_refused(given: list[str]) -> None:
+    assert CliRunner().invoke(app, given).exit_code == 2
+
+
+def test_digits_that_are_not_there_are_not_replaced(tmp_path: Path) -> None:
+    """Named files that are missing are an error: other digits would be recorded under their name."""
+    made = CliRunner().invoke(app, ["sanity", "data", "--root", str(tmp_path), "--out", str(tmp_path / "x")])
+    assert made.exit_code == 1
+    assert "no idx files of MNIST's train split" in made.stderr
+
+
+def test_a_page_says_what_it_leaves_out() -> None:
+    results_ = [files.FileResult(f"{number}.png", error="no image") for number in range(files.PAGE_LIMIT + 1)]
+    assert "The first 200 of 201 files are shown." in files.page(results_, title="t", lead="l.").lead
+    assert files.page(results_[1:], title="t", lead="l.").lead == "l."
+
+
+def test_one_step_is_no_curve() -> None:
+    with pytest.raises(GamlensError, match="curves=1"):
+        Protocol("objective", curves=1)
 
 
 def test_latex_escapes_what_it_must() -> None:

@@ -40,8 +40,11 @@ def tell(kind: str, message: str, style: str) -> None:
 
 
 @contextmanager
-def speaking() -> Iterator[None]:
-    """Errors and warnings as one line for people; anything else is a defect and shows its trace."""
+def speaking(*, resumes: bool = False) -> Iterator[None]:
+    """Errors and warnings as one line for people; anything else is a defect and shows its trace.
+
+    `resumes`: a command that was stopped goes on where it was.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("always", GamlensWarning)
         said: set[str] = set()
@@ -58,7 +61,8 @@ def speaking() -> Iterator[None]:
             tell("error", str(error), "bold red")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            tell("stopped", "what is finished is kept; the same command goes on from there.", "yellow")
+            kept = "what is finished is kept; the same command goes on from there."
+            tell("stopped", kept if resumes else "nothing of this is kept; the same command starts over.", "yellow")
             raise typer.Exit(130) from error
 
 

@@ -92,7 +92,7 @@ def evaluate(
 
     Stopped at any moment, the same command goes on where it was.
     """
-    with speaking():
+    with speaking(resumes=True):
         named = None if hold_out_.isdigit() else Manifest.load(hold_out_)
         chosen = Manifest.load(items_) if items_ else None
         protocol = Protocol(
@@ -101,7 +101,7 @@ def evaluate(
         )  # fmt: skip
         where = Engine(engine, workers, address)
         make = partial(make_lens, absolute(model), weights and absolute_weights(weights), None, device)
-        lens, whole = make(), load(data, root.absolute(), split=split)
+        lens, whole = make(), load(data, root.resolve(), split=split)
         dataset = align(whole, lens.labels) if task == "classification" else whole
         manifests = {"items": chosen, "hold_out": named}
         about = {"manifests": {name: m.fingerprint() for name, m in manifests.items() if m}, "split": split}

@@ -220,7 +220,8 @@ def page(results: Sequence[FileResult], *, title: str, lead: str) -> render.Page
             continue
         guesses = tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in result.top)
         sections.append(render.Section(result.file, (render.Grid((_panels(result),)), render.Bars(guesses))))
-    return render.Page(title, lead, tuple(sections))
+    more = f" The first {PAGE_LIMIT} of {len(results)} files are shown." if len(results) > PAGE_LIMIT else ""
+    return render.Page(title, lead + more, tuple(sections))
 
 
 def _panels(result: FileResult) -> tuple[render.Panel, ...]:

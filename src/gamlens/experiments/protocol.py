@@ -58,6 +58,8 @@ class Protocol:
                 raise GamlensError(f"Method {method!r} explains pairs only: use task cosine or dot.")
         if not self.methods or not self.n or min(self.n) < 1 or self.hold_out < 0:
             raise GamlensError(f"Give at least one method and n of 1 or more; found {self.methods}, n={self.n}.")
+        if self.curves == 1:
+            raise GamlensError("curves=1: one step tells no map from another; give 2 or more, such as 20.")
         if self.curves < 0 or (self.curves and (self.kind, self.task) != ("objective", "classification")):
             raise GamlensError("Insertion and deletion (curves=...) belong to kind objective, task classification.")
         if self.kind == "segmentation" and self.task != "classification":
