@@ -178,3 +178,11 @@ def test_an_item_that_fails_in_the_model_is_an_error_row(lens, root, monkeypatch
     monkeypatch.setattr(work, "_measure", partial(picky, wrong=""))
     with pytest.raises(GamlensError, match=r"^not this one$"):
         list(ablate(lens, items, plan, batch=4))
+
+
+def test_all_ones_change_nothing_exactly(run):
+    """Undoing and redoing the normalisation rounds: it must not count as a gain."""
+    rows = [row for row in run[0] if row["method"] == "ones"]
+    assert rows
+    assert all(row["after_logit"] == row["before_logit"] for row in rows)
+    assert all(row["after_probability"] == row["before_probability"] for row in rows)

@@ -222,6 +222,7 @@ def test_only_commands_that_resume_say_so(capsys: pytest.CaptureFixture) -> None
         ["ablate", "--root", "x", "--batch", "0"],
         ["ablate", "--root", "x", "--limit", "-1"],
         ["sanity", "parameters", "x", "--batch", "0"],
+        ["studio", "--port", "99999"],
     ],
 )
 def test_numbers_out_of_range_are_refused(given: list[str]) -> None:

@@ -14,6 +14,7 @@ from gamlens import metrics
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.experiments import masked
 from gamlens.experiments.batches import Ready, Row, error_row, head, ready, split
+from gamlens.experiments.evaluate import UNCHANGED
 from gamlens.experiments.protocol import Protocol, Unit, chunks
 from gamlens.experiments.results import collect
 from gamlens.experiments.tables import Cell, cells
@@ -132,7 +133,8 @@ def _measure(lens: Lens, batch: Ready, plan: Plan, numbers: tuple[int, ...], pro
             about = {**head(unit), "held_out": unit.held_out[0], "method": method, "n": n, "fuse": name, "error": ""}
             about |= {"iou": grid[row].tolist()}
             about |= {f"before_{kind}": float(before[kind][0, row]) for kind in before}
-            about |= {f"after_{kind}": float(after[kind][number, row]) for kind in after}
+            shown = {kind: before[kind][0] if method == UNCHANGED else after[kind][number] for kind in after}
+            about |= {f"after_{kind}": float(shown[kind][row]) for kind in shown}
             rows.append(about)
     return rows
 
