@@ -19,7 +19,7 @@ from gamlens.data import load
 from gamlens.experiments import ablate_files, results
 from gamlens.experiments.ablate import MEASURES, Plan, ablate, table
 from gamlens.experiments.protocol import Protocol, units
-from gamlens.experiments.tables import markdown
+from gamlens.experiments.typeset import markdown
 
 FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette"}
 

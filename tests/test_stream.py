@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import nets
 import numpy as np
@@ -68,3 +69,10 @@ def test_ahead_keeps_order_and_passes_errors_on() -> None:
     with pytest.raises(ZeroDivisionError):
         list(ahead(lambda x: 1 // x, [1, 0, 2], threads=2))
     assert list(grouped(range(5), 2)) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("one", ["photo.jpg", Path("photo.jpg"), 3])
+def test_one_image_is_no_stream(lens: Lens, one: object) -> None:
+    """A path would be taken letter by letter."""
+    with pytest.raises(GamlensError, match=r"A stream takes many images, found .*give a list"):
+        list(lens.stream(one))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ def stream(
     images: Iterable[Any], load: Load, look: Look, explain: Explain, *, batch: int, threads: int | None, top: int = 5
 ) -> Iterator[Seen]:
     """A Seen for each image, in order. A bad one is an error of its own; one that fails on every image is raised."""
+    if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
+        raise GamlensError(f"A stream takes many images, found {images!r:.80}: give a list or a generator of them.")
     numbered = enumerate(images)
     good = 0
     for group, loaded in ahead(lambda group: [_loaded(load, image) for _, image in group],

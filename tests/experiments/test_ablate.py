@@ -2,6 +2,8 @@
 
 import csv
 import json
+import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from gamlens.experiments.evaluate import evaluate
 from gamlens.experiments.protocol import Protocol, units
 
 SIDE, IMAGES = 64, 6
+work = sys.modules[ablate.__module__]
 PLAN = Plan(("gam", "grad_cam"))
 
 
@@ -121,7 +124,7 @@ def test_a_model_with_one_block(root):
 
 def test_only_errors_is_an_error(run):
     rows, about, _ = run
-    with pytest.raises(GamlensError, match="No item could be measured"):
+    with pytest.raises(GamlensError, match=r"No item of .* could be measured; the first: "):
         table([row for row in rows if row["error"]], about, PLAN)
 
 
@@ -156,3 +159,30 @@ def test_command(root, tmp_path):
     assert "n=9 blocks were asked for" in " ".join(wrong.stderr.split())
     assert "Example:" in CliRunner().invoke(app, ["ablate", "--help"]).stdout
     assert len(BLOCK_METHODS) >= 7
+
+
+def test_an_item_that_fails_in_the_model_is_an_error_row(lens, root, monkeypatch):
+    """The others of its batch are measured; where all of the first batch fail it is an error."""
+    items = units(load("table", root / "items.csv"), Protocol("localization"))[:4]
+    plan, real = Plan(("gam",), (1,), ("mean",)), work._measure
+
+    def picky(lens, batch, *rest, wrong=items[1].name):
+        if wrong in ("", *(unit.name for unit in batch.units)):
+            raise GamlensError("not this one")
+        return real(lens, batch, *rest)
+
+    monkeypatch.setattr(work, "_measure", picky)
+    rows = [row for part in ablate(lens, items, plan, batch=4) for row in part]
+    assert [row["item"] for row in rows if row["error"] == "not this one"] == [items[1].name]
+    assert {row["item"] for row in rows if not row["error"]} >= {items[2].name, items[3].name}
+    monkeypatch.setattr(work, "_measure", partial(picky, wrong=""))
+    with pytest.raises(GamlensError, match=r"^not this one$"):
+        list(ablate(lens, items, plan, batch=4))
+
+
+def test_all_ones_change_nothing_exactly(run):
+    """Undoing and redoing the normalisation rounds: it must not count as a gain."""
+    rows = [row for row in run[0] if row["method"] == "ones"]
+    assert rows
+    assert all(row["after_logit"] == row["before_logit"] for row in rows)
+    assert all(row["after_probability"] == row["before_probability"] for row in rows)

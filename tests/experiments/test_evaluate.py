@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gamlens import GamlensError, Lens, Transform, metrics
 from gamlens.cli import app
 from gamlens.data import Dataset, Sample, hold_out, load, neighbour_pairs, small
-from gamlens.experiments import results, tables
+from gamlens.experiments import results, tables, typeset
 from gamlens.experiments.evaluate import evaluate
 from gamlens.experiments.paper import paper
 from gamlens.experiments.protocol import Protocol, units
@@ -154,7 +154,7 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     assert len(again.rows) == len(run.rows)
     found = tables.cells(again)
     header, lines = tables.rows_of(found)
-    assert header[:8] == ("task", "data", "model", "metric", "GAM n=1", "GAM n=2", "Impr.", "paper")
+    assert header[:10] == ("task", "data", "model", "metric", "items", "errors", "GAM n=1", "GAM n=2", "Impr.", "paper")
     assert header[-3:] == ("blank", "ones", "centre")
     assert [line[3] for line in lines] == ["IoU", "MaxBoxAcc", "Pointing"]
     cell = next(cell for cell in found if (cell.metric, cell.method, cell.n) == ("IoU", "gam", 1))
@@ -164,8 +164,8 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     best = int(grid[held].mean(0).argmax())
     assert cell.value.mean == pytest.approx(100 * float(grid[~held][:, best].mean()))
     assert cell.threshold == pytest.approx(0.05 * (best + 1))
-    assert tables.latex(header, lines).count(r"\\") == len(lines) + 1
-    assert tables.comma_separated(header, lines).splitlines()[0].startswith("task,data")
+    assert typeset.latex(header, lines).count(r"\\") == len(lines) + 1
+    assert typeset.comma_separated(header, lines).splitlines()[0].startswith("task,data")
 
 
 def test_random_weights_never_enter_a_table(root: Path) -> None:

@@ -33,8 +33,8 @@ def ablate(
     block_weights: Annotated[str, typer.Option(help="For the fusion 'weights': one a block, in network order.")] = "",
     fill: Annotated[str, typer.Option(help="What hidden pixels become: black, mean.")] = "black",
     confidence: Annotated[str, typer.Option(help="ADP and PIC of the logit or the probability.")] = "logit",
-    limit: Annotated[int | None, typer.Option(help="Only the first so many items.")] = None,
-    batch: Annotated[int, typer.Option(help="Images a forward.")] = 16,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many items.", min=1)] = None,
+    batch: Annotated[int, typer.Option(help="Images a forward.", min=1)] = 16,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and plot.")] = Path("gamlens-ablation"),
     device: Device = None,
 ) -> None:

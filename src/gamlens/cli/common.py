@@ -42,8 +42,11 @@ def tell(kind: str, message: str, style: str) -> None:
 
 
 @contextmanager
-def speaking() -> Iterator[None]:
-    """Errors and warnings as one line for people; anything else is a defect and shows its trace."""
+def speaking(*, resumes: bool = False) -> Iterator[None]:
+    """Errors and warnings as one line for people; anything else is a defect and shows its trace.
+
+    `resumes`: a command that was stopped goes on where it was.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("always", GamlensWarning)
         said: set[str] = set()
@@ -60,7 +63,8 @@ def speaking() -> Iterator[None]:
             tell("error", str(error), "bold red")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            tell("stopped", "what is finished is kept; the same command goes on from there.", "yellow")
+            kept = "what is finished is kept; the same command goes on from there."
+            tell("stopped", kept if resumes else "nothing of this is kept; the same command starts over.", "yellow")
             raise typer.Exit(130) from error
 
 
@@ -81,6 +85,11 @@ def absolute(model: str) -> str:
     """`file.py:build` as any process finds it."""
     file, colon, name = model.rpartition(":")
     return f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
+
+
+def absolute_weights(weights: str) -> str:
+    """A file of weights as any process finds it; another name as it is."""
+    return str(Path(weights).absolute()) if Path(weights).is_file() else weights
 
 
 def progress(quiet: bool) -> Progress:

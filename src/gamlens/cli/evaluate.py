@@ -12,12 +12,23 @@ from rich import box
 from rich.table import Table
 
 from gamlens import METHODS
-from gamlens.cli.common import Device, Model, Weights, absolute, err_console, make_lens, out_console, speaking
+from gamlens.cli.common import (
+    Device,
+    Model,
+    Weights,
+    absolute,
+    absolute_weights,
+    err_console,
+    make_lens,
+    out_console,
+    speaking,
+    tell,
+)
 from gamlens.cli.status import Status
-from gamlens.data import DATASETS, Manifest, align, hold_out, load, neighbour_pairs, pairs, small
+from gamlens.data import DATASETS, Manifest, align, align_manifest, hold_out, load, neighbour_pairs, pairs, small
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, near
-from gamlens.experiments import results, tables
+from gamlens.experiments import results, tables, typeset
 from gamlens.experiments.protocol import (
     CHOICES,
     KINDS,
@@ -45,7 +56,9 @@ def _choice(name: str, what: str) -> str:
 def evaluate(
     kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_default=False)],
     root: Root,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run.", show_default=False)],
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="Folder of the run, or s3://..., gs://...", show_default=False)
+    ],
     data: Data = "ilsvrc",
     split: Annotated[str | None, typer.Option(help="Split of the data set, such as val.")] = None,
     model: Model = "efficientnet_lite0",
@@ -66,7 +79,7 @@ def evaluate(
     items_: Annotated[Path | None, typer.Option("--items", help="A manifest of items or pairs to measure.")] = None,
     curves: Annotated[int, typer.Option(help="objective: insertion and deletion in so many steps (0: none).")] = 0,
     views: Annotated[str, typer.Option(help="Further views, such as flip,1.43,2.0.")] = "",
-    limit: Annotated[int | None, typer.Option(help="Only the first so many items.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many items.", min=1)] = None,
     batch: Annotated[int, typer.Option(help="Images a forward.")] = 16,
     chunk: Annotated[int, typer.Option(help="Items a file: what a broken-off run loses at most.")] = 64,
     engine: Annotated[str, typer.Option(help="Where it runs: " + ", ".join(ENGINES) + ".")] = "local",
@@ -79,7 +92,7 @@ def evaluate(
 
     Stopped at any moment, the same command goes on where it was.
     """
-    with speaking():
+    with speaking(resumes=True):
         named = None if hold_out_.isdigit() else Manifest.load(hold_out_)
         chosen = Manifest.load(items_) if items_ else None
         protocol = Protocol(
@@ -87,18 +100,20 @@ def evaluate(
             hold_out=0 if named else int(hold_out_), views=parse_views(views), curves=curves,
         )  # fmt: skip
         where = Engine(engine, workers, address)
-        make = partial(make_lens, absolute(model), weights, None, device)
-        lens, dataset = make(), load(data, root.absolute(), split=split)
-        if task == "classification":
-            dataset = align(dataset, lens.labels)
-        items = units(dataset, protocol, chosen=chosen, hold_out=named)[:limit]
+        make = partial(make_lens, absolute(model), weights and absolute_weights(weights), None, device)
+        lens, whole = make(), load(data, root.resolve(), split=split)
+        dataset = align(whole, lens.labels) if task == "classification" else whole
         manifests = {"items": chosen, "hold_out": named}
         about = {"manifests": {name: m.fingerprint() for name, m in manifests.items() if m}, "split": split}
+        chosen, named = (m and align_manifest(m, whole, dataset) for m in (chosen, named))
+        items = units(dataset, protocol, chosen=chosen, hold_out=named)[:limit]
         with Status(f"{kind}, {task}", len(items)) as status:
             done = evaluate_run(
-                make if engine == "ray" else lambda: lens, dataset, items, protocol, str(out), batch=batch,
+                make if engine == "ray" else lambda: lens, dataset, items, protocol, out, batch=batch,
                 chunk=chunk, engine=where, fresh=fresh, about=about, status=status,
             )  # fmt: skip
+        if not done["measured"]:
+            tell("note", f"this run was finished before; nothing was measured again ({out})", "yellow")
         out_console.print(f"{done['items']} items in {out}", highlight=False)
         run = results.read(out)
         if lens.weights != "random" and run.groups:
@@ -112,7 +127,7 @@ def evaluate(
 
 @app.command(epilog="Example:  gamlens table runs/loc runs/adp --confidence probability --out tables")
 def table(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.", show_default=False)],
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs.", show_default=False)],
     confidence: Annotated[str, typer.Option(help="ADP and PIC of the logit or the probability.")] = "logit",
     first: Annotated[str, typer.Option(help="The method held against the others, item by item.")] = "gam",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write table and paired .md, .csv, .tex.")] = None,
@@ -126,6 +141,9 @@ def table(
             raise GamlensError(f"There is no method {first!r}: {near(first, METHODS)}")
         found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
         pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
+        if found and not any(cell.method == first for cell in found):
+            have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
+            raise GamlensError(f"No run measured {first!r}: give --first one of {have}.")
         _show(found)
         for name in dict.fromkeys(_where(contest) for contest in pairs):
             header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
@@ -136,9 +154,9 @@ def table(
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             for name, made in (("table", tables.rows_of(found)), ("paired", tables.contest_rows(pairs))):
-                (out / f"{name}.md").write_text(tables.markdown(*made), encoding="utf-8")
-                (out / f"{name}.csv").write_text(tables.comma_separated(*made), encoding="utf-8")
-                (out / f"{name}.tex").write_text(tables.latex(*made), encoding="utf-8")
+                (out / f"{name}.md").write_text(typeset.markdown(*made), encoding="utf-8")
+                (out / f"{name}.csv").write_text(typeset.comma_separated(*made), encoding="utf-8")
+                (out / f"{name}.tex").write_text(typeset.latex(*made), encoding="utf-8")
 
 
 @app.command(epilog="Example:  gamlens subset pairs --root ILSVRC --out pairs.json --seed 3")
@@ -149,17 +167,21 @@ def subset(
     data: Data = "ilsvrc",
     split: Annotated[str | None, typer.Option(help="Split of the data set.")] = None,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    masks: Annotated[
+        bool | None, typer.Option("--masks/--boxes", help="Small by mask or by box; by box where there are any.")
+    ] = None,
 ) -> None:
     """Write down a subset of a data set: pairs, small objects, a hold-out."""
     with speaking():
         if kind not in SUBSETS:
             raise GamlensError(f"There is no subset {kind!r}: {near(kind, SUBSETS)}")
         dataset = load(data, root, split=split)
+        by = not any(sample.boxes for sample in dataset) if masks is None else masks
         made: Manifest = {
             "pairs": lambda: pairs(dataset, seed=seed),
             "neighbour-pairs": lambda: neighbour_pairs(dataset),
-            "small-25": lambda: small(dataset, 25),
-            "small-10": lambda: small(dataset, 10),
+            "small-25": lambda: small(dataset, 25, masks=by),
+            "small-10": lambda: small(dataset, 10, masks=by),
             "hold-out": lambda: hold_out(dataset),
         }[kind]()
         made.save(out)
@@ -168,16 +190,23 @@ def subset(
 
 def _show(found: list[tables.Cell]) -> None:
     for name in dict.fromkeys(_where(cell) for cell in found):
-        _print(name, *tables.tall([cell for cell in found if _where(cell) == name]))
+        mine = [cell for cell in found if _where(cell) == name]
+        counts = sorted({cell.value.n for cell in mine})
+        items = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        errors = sum({cell.run: cell.errors for cell in mine}.values())
+        _print(f"{name}: {items} items, {errors} errors", *tables.tall(mine))
 
 
 def _where(found: tables.Cell | tables.Contest) -> str:
     small = "" if found.subset == "all" else f", the smallest {found.subset} %"
-    return f"{found.model} on {found.data}{small}, {found.task}"
+    chosen = f"; {found.variant}" if found.variant else ""
+    return f"{found.model} on {found.data}{small}, {found.task}{chosen}"
 
 
 def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     shown = Table(*header, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    widths = (max(map(len, column)) + 2 for column in zip(header, *lines, strict=True))
+    narrow = sum(widths) > out_console.width
     for line in lines:
-        shown.add_row(*line)
+        shown.add_row(*(cell.replace(" [", "\n[").replace(" (", "\n(") if narrow else cell for cell in line))
     out_console.print(shown)

@@ -54,7 +54,7 @@ def classify(
     device: Device = None,
 ) -> None:
     """Why this class? Explain images, one class or several each, the top class by default."""
-    with speaking():
+    with speaking(resumes=True):
         found = work.find_images(paths, skip=out)
         lens = make_lens(model, weights, blocks, device)
         wanted: list[str | int] | None = list(target) if target else None

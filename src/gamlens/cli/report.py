@@ -20,7 +20,7 @@ EXAMPLE = "Example:  gamlens report runs/loc runs/adp --model resnet50 --out rep
 
 @app.command(epilog=EXAMPLE)
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs (gamlens evaluate).", show_default=False)],
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs (gamlens evaluate).", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page, one HTML file.")] = Path("report.html"),
     root: Annotated[Path | None, typer.Option(help="Where the data set lies now, if it moved.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of the data set.")] = None,
@@ -32,9 +32,9 @@ def report(
 ) -> None:
     """One self-contained page from runs: tables, curves, paired scatter, object sizes, cases, errors, protocol."""
     with speaking(), progress(False) as bar:
-        names = [folder.name or str(folder.resolve().name) for folder in runs]
+        names = [Path(folder).name or Path(folder).resolve().name for folder in runs]
         if len(set(names)) < len(names):
-            names = [str(folder) for folder in runs]
+            names = list(runs)
         found = [(name, results.read(folder)) for name, folder in zip(names, runs, strict=True)]
         lens = make_lens(model, weights, None, device) if model else None
         if weights and not model:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gamlens import METHODS
 from gamlens.cli.common import Blocks, Device, Json, Model, Number, Weights, make_lens, out_console, progress, speaking
-from gamlens.data import mnist
+from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.experiments import sanity, sanity_data, sanity_data_files, sanity_files, sanity_maps
 from gamlens.experiments.files import find_images
@@ -38,7 +38,7 @@ def parameters(
     pairs: Annotated[bool, typer.Option("--pairs", help="Images two by two: maps of their similarity.")] = False,
     score: Annotated[str, typer.Option(help="Similarity of pairs: " + ", ".join(PAIR_SCORES) + ".")] = "cosine",
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
-    batch: Annotated[int, typer.Option(help="Images a forward.")] = 8,
+    batch: Annotated[int, typer.Option(help="Images a forward.", min=1)] = 8,
     out: Folder = Path("gamlens-sanity"),
     json_: Json = False,
     device: Device = None,
@@ -104,6 +104,8 @@ def data(
     """
     with speaking():
         names = parse_list(methods)
+        if root is not None and not has_mnist(root, split=split):
+            raise GamlensError(f"There are no idx files of MNIST's {split} split in {str(root)!r}: leave --root out.")
         digits = mnist(root, split=split)
         with progress(json_) as bar:
             task = bar.add_task("training", total=3 * seeds)

@@ -18,7 +18,9 @@ app = typer.Typer()
 def studio(
     model: Annotated[list[str] | None, typer.Option("--model", "-m", help=f"Repeat it. {MODEL_HELP}")] = None,
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 opens the studio to others.")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="The port; a free one from 7860 on by default.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port; a free one from 7860 on by default.", min=1, max=65535)
+    ] = None,
     auth: Annotated[
         str | None, typer.Option(help="USER:PASSWORD that visitors must give.", envvar="GAMLENS_AUTH")
     ] = None,

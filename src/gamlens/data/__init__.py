@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from gamlens.data.chestxray import chestxray
-from gamlens.data.classes import align, match
+from gamlens.data.classes import align, align_manifest, match
 from gamlens.data.coco import coco
 from gamlens.data.files import Root
 from gamlens.data.folder import folder
 from gamlens.data.ilsvrc import ilsvrc
-from gamlens.data.mnist import mnist, read_idx
+from gamlens.data.mnist import has_mnist, mnist, read_idx
 from gamlens.data.sample import Box, Dataset, Mask, MaskSource, Sample
 from gamlens.data.subsets import Item, Manifest, hold_out, narrow, neighbour_pairs, pairs, small
 from gamlens.data.table import table
@@ -59,6 +59,7 @@ __all__ = [
     "Reader",
     "Sample",
     "align",
+    "align_manifest",
     "chestxray",
     "coco",
     "find",
@@ -67,6 +68,7 @@ __all__ = [
     "ilsvrc",
     "load",
     "match",
+    "has_mnist",
     "mnist",
     "narrow",
     "neighbour_pairs",

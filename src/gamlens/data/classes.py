@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from gamlens.data.sample import Dataset, Mask, MaskSource, Sample
+from gamlens.data.subsets import Manifest
 from gamlens.errors import GamlensError, GamlensWarning
 
 SYNONYMS: Mapping[str, str] = MappingProxyType(
@@ -72,13 +73,24 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
         missing = [name for index, name in enumerate(dataset.classes) if index not in found]
         warnings.warn(
             f"{len(found)} of the {len(dataset.classes)} classes of {dataset.name} are the model's; left out: "
-            f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}.",
+            f"{', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}.",
             GamlensWarning,
             stacklevel=2,
         )
     back = MappingProxyType({ours: theirs for theirs, ours in found.items()})
     samples = tuple(_renumbered(sample, found, back) for sample in dataset)
     return replace(dataset, classes=tuple(labels), samples=samples)
+
+
+def align_manifest(manifest: Manifest, whole: Dataset, aligned: Dataset) -> Manifest:
+    """A manifest of the whole data set for the aligned one: its labels renumbered, those left out dropped."""
+    manifest.check(whole)
+    if aligned is whole:
+        return manifest
+    found = match(whole.classes, aligned.classes)
+    items = [item if item.label < 0 else replace(item, label=found.get(item.label, -1)) for item in manifest.items]
+    kept = [new for new, old in zip(items, manifest.items, strict=True) if new.label >= 0 or old.label < 0]
+    return replace(manifest, source=aligned.fingerprint(), items=tuple(kept))
 
 
 def _renumbered(sample: Sample, found: Mapping[int, int], back: Mapping[int, int]) -> Sample:

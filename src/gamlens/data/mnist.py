@@ -42,6 +42,12 @@ def mnist(root: Root | None = None, *, split: str = "test") -> tuple[NDArray[np.
     return pixels, digits.astype(np.int64)
 
 
+def has_mnist(root: Root, *, split: str = "test") -> bool:
+    """Whether the idx files of a split are there."""
+    stem = SPLITS.get(split, split)
+    return all(_find(Path(root), f"{stem}-{what}", rank) for what, rank in (("images", 3), ("labels", 1)))
+
+
 def read_idx(path: Root) -> NDArray[Any]:
     """The array in an idx file, gzipped or not."""
     try:

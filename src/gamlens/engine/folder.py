@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ FREE = ("command",)  # may differ between two tries of one run
 class RunFolder:
     """run.json (what the run is), parts/ (one file a chunk), done.json (its end). Used as a context it is locked.
 
-    Opened with another configuration than the folder's it is an error; `fresh` starts over on purpose.
+    Opened with another configuration than the folder's parts have it is an error; `fresh` starts over on purpose.
     """
 
     def __init__(self, place: str | Path, about: Mapping[str, Any], *, suffix: str, fresh: bool = False) -> None:
@@ -55,12 +56,15 @@ class RunFolder:
         try:
             if self._fresh:
                 self._clear()
-            known = _json(self.store, RUN)
+            known, parts = _json(self.store, RUN), self.store.names(PARTS)
             if known is None:
-                if self.store.names(PARTS):
+                if parts:
                     raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: --fresh starts over.")
                 self.store.write(RUN, json.dumps(self.about, indent=2, ensure_ascii=False).encode())
-            elif differing := _differences(known, self.about):
+            elif (differing := _differences(known, self.about)) and known.keys() == self.about.keys() and not parts:
+                self.store.remove(DONE)
+                self.store.write(RUN, json.dumps(self.about, indent=2, ensure_ascii=False).encode())
+            elif differing:
                 raise GamlensError(
                     f"{self.store.place!r} holds another run: {differing}. Nothing was changed: "
                     "choose another folder, or start over in this one with --fresh."
@@ -132,6 +136,9 @@ class RunFolder:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                file.close()
+                raise GamlensError(f"Cannot lock {self.store.place!r}: {error.strerror or error}.") from error
             file.seek(0)
             held = _parsed(file.read())
             file.close()

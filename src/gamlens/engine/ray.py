@@ -41,13 +41,13 @@ def run_ray(
     if not todo:
         return
     ray = _ray()
-    started = _connect(ray, address, folder)
+    started = _connect(ray, address)
     try:
         count, share = _shares(ray, workers, len(todo))
         rows = [{"chunk": number, "items": pickle.dumps(list(chunks[number]))} for number in todo]
         data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Actor,
-            fn_constructor_args=(job, folder.store.place, folder.suffix),
+            fn_constructor_args=(job, _everywhere(folder.store), folder.suffix),
             compute=ray.data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=2),
             batch_size=1,
             **share,
@@ -60,10 +60,18 @@ def run_ray(
                 yield Done(int(row["chunk"]), int(row["items"]), int(row["errors"]))
         missing = set(todo) - folder.written()
         if missing:
-            raise GamlensError(f"{len(missing)} chunks were not finished: give the same command again.")
+            raise GamlensError(
+                f"{len(missing)} of {len(todo)} chunks are not in {folder.store.place!r}: every machine of the cluster "
+                "must see that folder (a shared disk, or s3://...). What is there is kept."
+            )
     finally:
         if started:
             ray.shutdown()
+
+
+def _everywhere(store: Store) -> str:
+    """The place as any process finds it, whatever its working directory."""
+    return store.place if store.local is None else str(store.local.absolute())
 
 
 class _Actor:
@@ -97,7 +105,7 @@ def _ray() -> Any:
     return ray
 
 
-def _connect(ray: Any, address: str | None, folder: RunFolder) -> bool:
+def _connect(ray: Any, address: str | None) -> bool:
     """Join the cluster at `address`, or start one on loopback; True where it is ours to stop."""
     if ray.is_initialized():
         return False
@@ -110,8 +118,6 @@ def _connect(ray: Any, address: str | None, folder: RunFolder) -> bool:
     except Exception as error:
         where = f"at {address!r}" if address else "on this machine"
         raise GamlensError(f"There is no Ray cluster {where}: {str(error).splitlines()[0]}") from error
-    if address is not None and folder.store.local is not None and len(ray.nodes()) > 1:
-        folder.store.write(".shared", b"every machine of the cluster must see this folder\n")
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     return True

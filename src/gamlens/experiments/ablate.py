@@ -13,7 +13,8 @@ from torch import Tensor
 from gamlens import metrics
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.experiments import masked
-from gamlens.experiments.batches import Ready, head, ready
+from gamlens.experiments.batches import Ready, Row, error_row, head, ready, split
+from gamlens.experiments.evaluate import UNCHANGED
 from gamlens.experiments.protocol import Protocol, Unit, chunks
 from gamlens.experiments.results import collect
 from gamlens.experiments.tables import Cell, cells
@@ -22,7 +23,6 @@ from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.trace import Trace
 
-Row = dict[str, Any]
 Key = tuple[str, int, str]
 WEIGHTS, CONTROL = "weights", "control"
 JOINED = (*FUSIONS, WEIGHTS)
@@ -71,17 +71,31 @@ class Plan:
 
 def ablate(lens: Lens, items: Sequence[Unit], plan: Plan, *, batch: int = 16) -> Iterator[list[Row]]:
     """Measure box IoU and confidences of the true class under every map; yields a batch's rows. A bad item becomes an
-    error row.
+    error row; a first batch that fails whole is an error.
     """
     numbers, protocol = plan.numbers(lens), Protocol("localization", fill=plan.fill)
+    strict = True
     for chunk in chunks(items, batch):
         loaded = ready(chunk, lens.transform, protocol)
         rows = [{**row, "fuse": ""} for row in loaded.errors]
         if loaded.units:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", GamlensWarning)
-                rows += _measure(lens, loaded, plan, numbers, protocol)
+                found = _measured(lens, loaded, plan, numbers, protocol)
+            if strict and all(row["error"] for row in found):
+                raise GamlensError(found[0]["error"])
+            rows, strict = rows + found, False
         yield rows
+
+
+def _measured(lens: Lens, batch: Ready, plan: Plan, numbers: tuple[int, ...], protocol: Protocol) -> list[Row]:
+    """A batch's rows; where it fails, those of its items one by one."""
+    try:
+        return _measure(lens, batch, plan, numbers, protocol)
+    except GamlensError as error:
+        if len(batch.units) == 1:
+            return [{**error_row(batch.units[0], str(error)), "fuse": ""}]
+        return [row for single in split(batch) for row in _measured(lens, single, plan, numbers, protocol)]
 
 
 def table(rows: Sequence[Row], about: Mapping[str, Any], plan: Plan) -> dict[Key, dict[str, Cell]]:
@@ -95,7 +109,8 @@ def table(rows: Sequence[Row], about: Mapping[str, Any], plan: Plan) -> dict[Key
                 if cell.metric in MEASURES:
                     found.setdefault((cell.method, cell.n, name), {})[cell.metric] = cell
     if not found:
-        raise GamlensError("No item could be measured: the error rows say why.")
+        why = next((row["error"] for row in rows if row["error"]), "there is none.")
+        raise GamlensError(f"No item of {len(rows)} could be measured; the first: {why}")
     return found
 
 
@@ -118,7 +133,8 @@ def _measure(lens: Lens, batch: Ready, plan: Plan, numbers: tuple[int, ...], pro
             about = {**head(unit), "held_out": unit.held_out[0], "method": method, "n": n, "fuse": name, "error": ""}
             about |= {"iou": grid[row].tolist()}
             about |= {f"before_{kind}": float(before[kind][0, row]) for kind in before}
-            about |= {f"after_{kind}": float(after[kind][number, row]) for kind in after}
+            shown = {kind: before[kind][0] if method == UNCHANGED else after[kind][number] for kind in after}
+            about |= {f"after_{kind}": float(shown[kind][row]) for kind in shown}
             rows.append(about)
     return rows
 

@@ -13,7 +13,8 @@ from gamlens import render
 from gamlens.errors import GamlensError
 from gamlens.experiments.ablate import CONTROL, MEASURES, Key, Plan
 from gamlens.experiments.sanity_files import GREY, Cells, stacked
-from gamlens.experiments.tables import Cell, comma_separated, markdown
+from gamlens.experiments.tables import Cell
+from gamlens.experiments.typeset import comma_separated, markdown
 from gamlens.methods import METHODS
 
 Table = Mapping[Key, Mapping[str, Cell]]

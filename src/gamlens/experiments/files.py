@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gamlens import render
 from gamlens._version import __version__
 from gamlens.engine import Job, RunFolder, run_local
 from gamlens.errors import GamlensError
+from gamlens.experiments.results import digest
 from gamlens.explanation import Explanation, file_stem
 from gamlens.fuse import Fusion
 from gamlens.images import EXTENSIONS, Picture
@@ -134,8 +136,8 @@ def classify_files(
     items = [File(file, str(folder)) for file, folder in _folders(files, out).items()]
     about = _about(lens, items, recipe, batch_size, chunk)
     place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-    job = Job(lambda: Explainer(lens, recipe), _encode, chunk, batch_size)
     with RunFolder(place, about, suffix=".jsonl") as folder:
+        job = Job(partial(Explainer, lens, recipe, explained=len(folder.written())), _encode, chunk, batch_size)
         yield from (_result(row) for part in folder.parts() for row in _decode(part))
         finished = False
         try:
@@ -153,7 +155,8 @@ def _about(lens: Lens, items: Sequence[File], recipe: Recipe, batch: int, chunk:
     """What the call is: the same files as they are now, explained in the same way."""
     state = [[item.path, *_state(item.path)] for item in items]
     return {
-        "model": lens.name, "weights": lens.weights, "blocks": list(lens.blocks) if lens._binding else [],
+        "model": lens.name, "weights": [lens.weights, digest(lens.model)],
+        "blocks": list(lens.blocks) if lens._binding else [],
         "recipe": asdict(recipe), "batch": batch, "chunk": chunk, "version": __version__,
         "files": hashlib.sha256(json.dumps(state).encode()).hexdigest(),
     }  # fmt: skip
@@ -217,7 +220,8 @@ def page(results: Sequence[FileResult], *, title: str, lead: str) -> render.Page
             continue
         guesses = tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in result.top)
         sections.append(render.Section(result.file, (render.Grid((_panels(result),)), render.Bars(guesses))))
-    return render.Page(title, lead, tuple(sections))
+    more = f" The first {PAGE_LIMIT} of {len(results)} files are shown." if len(results) > PAGE_LIMIT else ""
+    return render.Page(title, lead + more, tuple(sections))
 
 
 def _panels(result: FileResult) -> tuple[render.Panel, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -58,6 +58,8 @@ class Protocol:
                 raise GamlensError(f"Method {method!r} explains pairs only: use task cosine or dot.")
         if not self.methods or not self.n or min(self.n) < 1 or self.hold_out < 0:
             raise GamlensError(f"Give at least one method and n of 1 or more; found {self.methods}, n={self.n}.")
+        if self.curves == 1:
+            raise GamlensError("curves=1: one step tells no map from another; give 2 or more, such as 20.")
         if self.curves < 0 or (self.curves and (self.kind, self.task) != ("objective", "classification")):
             raise GamlensError("Insertion and deletion (curves=...) belong to kind objective, task classification.")
         if self.kind == "segmentation" and self.task != "classification":
@@ -65,6 +67,24 @@ class Protocol:
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def usual_truth(about: Mapping[str, Any]) -> bool:
+    """Whether a run measured its data as the paper did: masks of voc and coco, boxes of the others."""
+    kind = about["protocol"]["kind"]
+    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in ("voc", "coco")))
+
+
+def variant(about: Mapping[str, Any]) -> str:
+    """What a run chose beside the defaults, in words: `input=crop, views=flip+1.43`."""
+    usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
+    words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
+        if chosen.get(name, usual[name]) != usual[name] and name not in named:
+            words.append(f"{name}={chosen[name]}")
+    if chosen.get("views"):
+        words.append("views=" + "+".join(map(str, chosen["views"])))
+    return ", ".join(words + [f"{name}={fingerprint[:8]}" for name, fingerprint in named.items()])
 
 
 @dataclass(frozen=True)
@@ -124,6 +144,8 @@ def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: M
         return found
     masks = protocol.kind == "segmentation"
     wanted = chosen or small(dataset, float(protocol.subset), masks=masks)
+    if any(len(item.names) > 1 for item in wanted.items):
+        raise GamlensError(f"The manifest {wanted.kind!r} holds pairs: task classification needs single images.")
     keep = {(item.names[0], item.label) for item in wanted.items}
     return [
         unit for unit in found if not keep.isdisjoint({(unit.samples[0].name, unit.label), (unit.samples[0].name, -1)})

@@ -5,6 +5,7 @@ On disk a run is a folder: run.json says what it is, parts/ holds Parquet files 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import platform
@@ -23,6 +24,7 @@ from gamlens.data import Dataset
 from gamlens.engine import RunFolder
 from gamlens.errors import GamlensError
 from gamlens.experiments.protocol import Protocol
+from gamlens.geometry import Transform
 from gamlens.lens import Lens
 
 Row = dict[str, Any]
@@ -59,6 +61,8 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
     about = {
         "model": lens.name,
         "weights": lens.weights,
+        "weights_sha256": digest(lens.model),
+        "transform": repr(lens.transform) if isinstance(lens.transform, Transform) else "",
         "blocks": list(lens.blocks),
         "embedding": lens.embedding,
         "precision": lens.precision,
@@ -71,6 +75,16 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     return dict(json.loads(json.dumps(about)))
+
+
+def digest(module: torch.nn.Module) -> str:
+    """sha256 over names and values: a model trained anew is another one, whatever its file is called."""
+    found = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        found.update(name.encode())
+        if isinstance(value, torch.Tensor):
+            found.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def collect(about: dict[str, Any], rows: Iterable[Row]) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,14 @@ class Engine:
 
 @dataclass
 class Measurer:
-    """A worker: decodes items for the model's transform, then measures them."""
+    """A worker: decodes items for the model's transform, then measures them.
+
+    Until something was `measured`, here or in an earlier try, a batch that fails whole is an error of the run.
+    """
 
     lens: Lens
     protocol: Protocol
-    measured: bool = field(default=False)
+    measured: bool = False
 
     def load(self, items: Sequence[Unit]) -> Ready:
         return ready(items, self.lens.transform, self.protocol)
@@ -63,11 +66,12 @@ class MakeMeasurer:
 
     make: Callable[[], Lens]
     protocol: Protocol
+    measured: bool = False
 
     def __call__(self) -> Worker:
         lens = self.make()
         set_input(lens, self.protocol)
-        return Measurer(lens, self.protocol)
+        return Measurer(lens, self.protocol, self.measured)
 
 
 def set_input(lens: Lens, protocol: Protocol) -> None:
@@ -90,7 +94,7 @@ def evaluate_run(
     about: dict[str, Any] | None = None,
     status: Callable[[int, int], None] = lambda items, errors: None,
 ) -> dict[str, Any]:
-    """Measure items into a run folder, going on where an earlier try stopped; returns the summary.
+    """Measure items into a run folder, going on where an earlier try stopped; returns the summary and how many now.
 
     `make` builds the lens; it is called here once, and in every worker of a cluster. `status` hears the number of
     items and of errors so far.
@@ -107,20 +111,21 @@ def evaluate_run(
         "chunks": len(pieces(items, chunk)),
     }
     where = engine or Engine()
-    worker = MakeMeasurer((lambda: lens) if where.name == "local" else make, protocol)
-    job = Job(worker, results.encode, chunk, batch)
     with RunFolder(place, about, suffix=".parquet", fresh=fresh) as folder:
         if folder.is_done:
-            return folder.summary()
-        already = sum(len(pieces(items, chunk)[number]) for number in folder.written())
-        seen, errors = already, 0
+            return {**folder.summary(), "measured": 0}
+        written = folder.written()
+        already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
+        seen, errors = already, count_errors(folder)
         status(seen, errors)
+        worker = MakeMeasurer((lambda: lens) if where.name == "local" else make, protocol, bool(written))
+        job = Job(worker, results.encode, chunk, batch)
         for done in where.run(job, items, folder):
             seen, errors = seen + done.items, errors + done.errors
             status(seen, errors)
         total = count_errors(folder)
         folder.finish({"items": len(items), "errors": total, "resumed_at": already})
-        return folder.summary()
+        return {**folder.summary(), "measured": len(items) - already}
 
 
 def count_errors(folder: RunFolder) -> int:

@@ -15,7 +15,7 @@ from gamlens.errors import GamlensError
 from gamlens.experiments.sanity_data import MEAN, STD, Trial, passes, summary
 from gamlens.experiments.sanity_files import Cells
 from gamlens.experiments.sanity_maps import title
-from gamlens.experiments.tables import comma_separated, markdown
+from gamlens.experiments.typeset import comma_separated, markdown
 from gamlens.metrics import SIMILARITIES
 
 NETWORKS = ("true", "true, another seed", "random")

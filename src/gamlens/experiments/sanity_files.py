@@ -14,7 +14,7 @@ from gamlens.errors import GamlensError
 from gamlens.experiments.randomise import MODES
 from gamlens.experiments.sanity import Outcome, summary
 from gamlens.experiments.sanity_maps import title
-from gamlens.experiments.tables import comma_separated, markdown
+from gamlens.experiments.typeset import comma_separated, markdown
 from gamlens.explanation import file_stem
 from gamlens.metrics import SIMILARITIES
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from gamlens import metrics
 from gamlens.errors import GamlensError
 from gamlens.experiments.paper import paper_of
+from gamlens.experiments.protocol import usual_truth, variant
 from gamlens.experiments.results import Columns, Run
 from gamlens.methods import METHODS
 from gamlens.metrics import Better, Difference, Interval
@@ -30,7 +30,10 @@ BETTER: dict[str, Better] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table: a metric of a method at n, its interval, and the paper's number where there is one."""
+    """One number of a table: a metric of a method at n, its interval, and the paper's number where there is one.
+
+    `variant` is what the run chose beside the defaults, `run` tells runs apart, `errors` are its items that failed.
+    """
 
     task: str
     data: str
@@ -44,6 +47,9 @@ class Cell:
     left_out: int = 0
     paper: float | None = None
     paper_model: str = ""
+    variant: str = ""
+    errors: int = 0
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,9 +87,13 @@ def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Sco
 def _cell(run: Run, method: str, n: int, score: Score) -> Cell:
     about, protocol = run.about, run.about["protocol"]
     where = (protocol["task"], about["data"], protocol["subset"])
-    name, known = paper_of(*where, score.metric, about["model"], method, n) or ("", None)
+    asked = paper_of(*where, score.metric, about["model"], method, n) if usual_truth(about) else None
+    name, known = asked or ("", None)
     value = metrics.bootstrap(score.values)
-    return Cell(*where, about["model"], score.metric, method, n, value, score.threshold, score.left_out, known, name)
+    return Cell(
+        *where, about["model"], score.metric, method, n, value, score.threshold, score.left_out, known, name,
+        variant(about), len(run.errors), json.dumps(about, sort_keys=True),
+    )  # fmt: skip
 
 
 def _objective(columns: Columns, confidence: str) -> list[Score]:
@@ -129,6 +139,7 @@ class Contest:
     method: str
     other: str
     difference: Difference
+    variant: str = ""
 
 
 def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
@@ -143,7 +154,7 @@ def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list
             if other != first and m in (n, 0):
                 for a, b in zip(mine, theirs, strict=True):
                     difference = metrics.paired(a.values, b.values, better=BETTER[a.metric])
-                    found.append(Contest(*where, a.metric, n, method, other, difference))
+                    found.append(Contest(*where, a.metric, n, method, other, difference, variant(about)))
     return found
 
 
@@ -153,11 +164,12 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
     lines = []
     for contest in found:
         d = contest.difference
-        data = contest.data if contest.subset == "all" else f"{contest.data} ({contest.subset} %)"
         names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
         shown = f"{d.mean:+.2f} [{d.low:+.1f}, {d.high:+.1f}]"
         counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
-        lines.append((contest.task, data, contest.model, contest.metric, str(contest.n), *names, shown, *counts))
+        lines.append(
+            (contest.task, place_of(contest), contest.model, contest.metric, str(contest.n), *names, shown, *counts)
+        )
     return header, lines
 
 
@@ -166,17 +178,16 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
     methods = list(dict.fromkeys(cell.method for cell in found if cell.n > 0))
     ns = sorted({cell.n for cell in found if cell.n > 0})
     controls = list(dict.fromkeys(cell.method for cell in found if cell.n == 0))
-    header = ["task", "data", "model", "metric"]
+    header = ["task", "data", "model", "metric", "items", "errors"]
     for method in methods:
         title = METHODS[method].title
         header += [f"{title} n={n}" for n in ns] + (["Impr."] if {1, 2} <= set(ns) else []) + ["paper"]
     lines = []
-    for key in dict.fromkeys((c.task, c.data, c.subset, c.model, c.metric) for c in found):
-        mine = {(c.method, c.n): c for c in found if (c.task, c.data, c.subset, c.model, c.metric) == key}
-        data = key[1] if key[2] == "all" else f"{key[1]} ({key[2]} %)"
-        line = [key[0], data, key[3], key[4]]
+    for mine in _lines(found):
+        one = next(iter(mine.values()))
+        line = [one.task, place_of(one), one.model, one.metric, str(one.value.n), str(one.errors)]
         for method in methods:
-            line += _method_cells(mine, method, ns, key[4])
+            line += _method_cells(mine, method, ns, one.metric)
         lines.append((*line, *(_shown(mine.get((control, 0))) for control in controls)))
     return (*header, *controls), lines
 
@@ -187,15 +198,39 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     gain = {1, 2} <= set(ns)
     header = ("metric", "method", *(f"n={n}" for n in ns), *(("Impr.",) if gain else ()), "paper")
     lines = []
-    for key in dict.fromkeys((c.task, c.data, c.subset, c.model, c.metric) for c in found):
-        mine = {(c.method, c.n): c for c in found if (c.task, c.data, c.subset, c.model, c.metric) == key}
+    for mine in _lines(found):
+        metric = next(iter(mine.values())).metric
         for method, n in dict.fromkeys((method, min(n, 1)) for method, n in mine):
             if n:
-                lines.append((key[4], METHODS[method].title, *_method_cells(mine, method, ns, key[4])))
+                lines.append((metric, METHODS[method].title, *_method_cells(mine, method, ns, metric)))
             else:
                 empty = [""] * (len(header) - 3)
-                lines.append((key[4], f"{method} (control)", _shown(mine[method, 0]), *empty))
+                lines.append((metric, f"{method} (control)", _shown(mine[method, 0]), *empty))
     return header, lines
+
+
+def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
+    """The cells that stand in one line. Runs share a line unless both have a number for the same place."""
+    made: list[dict[tuple[str, int], Cell]] = []
+    for key in dict.fromkeys((c.task, c.data, c.subset, c.variant, c.model, c.metric) for c in found):
+        own = [c for c in found if (c.task, c.data, c.subset, c.variant, c.model, c.metric) == key]
+        lines: list[dict[tuple[str, int], Cell]] = []
+        for run in dict.fromkeys(cell.run for cell in own):
+            mine = {(cell.method, cell.n): cell for cell in own if cell.run == run}
+            for line in lines:
+                if all(line[at].value == mine[at].value for at in line.keys() & mine.keys()):
+                    line |= mine
+                    break
+            else:
+                lines.append(mine)
+        made += lines
+    return made
+
+
+def place_of(found: Cell | Contest) -> str:
+    """`ilsvrc (25 %), views=flip`: data, subset, and what was chosen beside the defaults."""
+    data = found.data if found.subset == "all" else f"{found.data} ({found.subset} %)"
+    return f"{data}, {found.variant}" if found.variant else data
 
 
 def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int], metric: str) -> list[str]:
@@ -213,24 +248,3 @@ def _shown(cell: Cell | None) -> str:
     if cell is None:
         return ""
     return f"{cell.value.mean:.2f} [{cell.value.low:.1f}, {cell.value.high:.1f}]"
-
-
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = " | ".join("---" for _ in header)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule.split(" | "), *lines)) + "\n"
-
-
-def comma_separated(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    out = io.StringIO()
-    csv.writer(out).writerows([header, *lines])
-    return out.getvalue()
-
-
-def latex(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    def line(parts: Sequence[str]) -> str:
-        return " & ".join(part.replace("%", r"\%").replace("_", r"\_") for part in parts) + r" \\"
-
-    body = "\n".join(line(parts) for parts in lines)
-    columns = "llll" + "r" * (len(header) - 4)
-    head = f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(header)}\n\\midrule\n"
-    return f"{head}{body}\n\\bottomrule\n\\end{{tabular}}\n"

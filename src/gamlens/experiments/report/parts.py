@@ -28,7 +28,12 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
     published = any(cell.paper is not None for cell in found)
     header = ["method", "n", *(f"{name} {'↓' if tables.BETTER[name] == 'down' else '↑'}" for name in names)]
     cut = any(cell.threshold is not None for cell in found)
-    header += [*(["threshold"] if cut else []), "items", *(["the paper's"] if published else [])]
+    papers = [cell.metric for cell in found if cell.paper is not None]
+    header += [
+        *(["IoU's threshold"] if cut else []),
+        "items",
+        *([f"the paper's {' / '.join(dict.fromkeys(papers))}"] if published else []),
+    ]
     lines: list[tuple[Cell, ...]] = []
     for method, n in dict.fromkeys((cell.method, cell.n) for cell in found):
         mine = {cell.metric: cell for cell in found if (cell.method, cell.n) == (method, n)}
@@ -37,7 +42,8 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         ]
         first = mine[names[0]]
         at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
-        paper = " / ".join(f"{cell.paper:g}" for cell in mine.values() if cell.paper is not None)
+        known = [cell for cell in mine.values() if cell.paper is not None]
+        paper = " / ".join(f"{cell.paper:g}" for cell in known) + (f" ({known[0].paper_model})" if known else "")
         title = METHODS[method].title if n else f"{method} (control)"
         lines.append((title, str(n) if n else "", *cells, *at, first.value.n, *([paper] if published else [])))
     left_out = max((cell.left_out for cell in found), default=0)
