@@ -56,5 +56,5 @@ def _together(output: Tensor, vectors: Tensor, tail: Tail) -> dict[str, Tensor] 
         if gradient is None:
             return None
         flat = channels_first(name, gradient.flatten(0, 1))
-        result[name] = flat.unflatten(0, gradient.shape[:2])
+        result[name] = flat.reshape(*gradient.shape[:2], *flat.shape[1:])
     return result
