@@ -81,11 +81,12 @@ def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph:
     count = max(wanted.turn) + 1
     if count == 1 and wanted.index == tuple(range(len(values))):
         with torch.inference_mode(False), torch.enable_grad():
-            chosen = values[list(wanted.index), wanted.targets]
+            chosen = values[list(wanted.index), wanted.targets.clone()]
         return capture.gradients(chosen, [tail], keep_graph=keep_graph)[0]
     at = (list(wanted.turn), list(wanted.index))
-    vectors = torch.zeros(count, *values.shape, dtype=values.dtype, device=values.device)
-    vectors[(*at, wanted.targets)] = 1
+    with torch.inference_mode(False):
+        vectors = torch.zeros(count, *values.shape, dtype=values.dtype, device=values.device)
+        vectors[(*at, wanted.targets.clone())] = 1
     found = turns.gradients(values, vectors, tail, keep_graph=keep_graph)
     return {name: gradient[at] for name, gradient in found.items()}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from itertools import chain
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,8 @@ from gamlens.rows import Origin
 
 SAMPLED = 64
 Depth = int | Method
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,17 @@ class Eye:
     device: torch.device
 
 
+def plainly(fn: Callable[P, T]) -> Callable[P, T]:
+    """The function without a graph, making tensors that can be used in one, whatever surrounds the call."""
+
+    @wraps(fn)
+    def inner(*args: P.args, **options: P.kwargs) -> T:
+        with torch.inference_mode(False), torch.no_grad():
+            return fn(*args, **options)
+
+    return inner
+
+
 def glances(
     eye: Eye, images: Iterable[Picture], depth: Depth, batch: int, workers: int | None = None
 ) -> Iterator[Glance]:
@@ -56,6 +70,7 @@ def glances(
         yield eye.look(ready, depth)
 
 
+@plainly
 def remember(
     eye: Eye, images: Any, *, batch_size: int, workers: int | None = None, device: str | torch.device | None = None
 ) -> Gallery:

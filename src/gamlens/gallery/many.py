@@ -11,12 +11,13 @@ from gamlens.explanation import PairExplanation
 from gamlens.gallery import remembered, through
 from gamlens.gallery.choose import choose
 from gamlens.gallery.law import OTHER
-from gamlens.gallery.look import Eye, Glance, gathered, glances, remember
+from gamlens.gallery.look import Eye, Glance, gathered, glances, plainly, remember
 from gamlens.gallery.record import Gallery
 from gamlens.gallery.sink import Ask
 from gamlens.images import Picture, pictures
 
 
+@plainly
 def compare_many(
     eye: Eye, queries: Any, gallery: Any, ask: Ask, *, top: int | None, pairs: Sequence[tuple[int, int]] | None
 ) -> PairExplanation:
