@@ -89,5 +89,5 @@ def warn_same(same: Tensor) -> None:
             f"Pair {shown}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; "
             "the maps are empty. Use score='dot' to see what the images share.",
             GamlensWarning,
-            stacklevel=5,
+            stacklevel=6,
         )

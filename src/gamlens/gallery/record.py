@@ -60,9 +60,11 @@ class Gallery:
         return sum(t.numel() * t.element_size() for t in (self.activations, self.embeddings, self.scales))
 
     def to(self, device: str | torch.device) -> Gallery:
-        """The same with its tensors on another device."""
+        """The same with its tensors on another device; images given as tensors come along to the CPU."""
+        home = torch.device(device).type == "cpu"
         return replace(
             self,
+            pictures=tuple(picture.cpu() for picture in self.pictures) if home else self.pictures,
             activations=self.activations.to(device),
             embeddings=self.embeddings.to(device),
             scales=self.scales.to(device),
@@ -83,9 +85,11 @@ class Gallery:
 
     def check(self, key: Mapping[str, str]) -> None:
         """An error where these images were seen by another model, other weights, another block or precision."""
-        for name, own in self.about.items():
-            if name in key and key[name] != own:
-                found = "its weights have changed since" if name == "fingerprint" else f"{own!r}, not {key[name]!r}"
+        for name in ("model", "block", "embedding", "precision", "fingerprint"):
+            own, asked = self.about.get(name), key.get(name)
+            if own is not None and asked is not None and own != asked:
                 raise GamlensError(
-                    f"This gallery was made by another model ({name}: {found}): remember the images with this lens."
+                    f"This gallery was made with {name} {own!r}, and this lens has {asked!r}"
+                    + (": its weights are others, or have changed since" if name == "fingerprint" else "")
+                    + ". Remember the images again with this lens."
                 )

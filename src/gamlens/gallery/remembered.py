@@ -39,16 +39,16 @@ def explain(x: Gallery, y: Gallery, chosen: Tensor, ask: Ask, device: torch.devi
     return PairExplanation(left, right, left.scores)
 
 
-def _part(side: Gallery, numbers: Tensor, device: torch.device) -> tuple[Gallery, Tensor]:
+def _part(side: Gallery, numbers: Tensor, device: torch.device) -> tuple[Gallery, list[int]]:
     """The images among `numbers`, each once, on the model's device; and which of them each number is."""
     own, at = torch.unique(numbers, return_inverse=True)
-    return side[own].to(device), at.to(device)
+    return side[own].to(device), at.tolist()
 
 
-def _rows(side: Gallery, at: Tensor, value: Tensor, v: Tensor, e: Tensor, ask: Ask) -> Rows:
+def _rows(side: Gallery, at: list[int], value: Tensor, v: Tensor, e: Tensor, ask: Ask) -> Rows:
     block = str(side.about["block"])
     with exactly(value):
         g = wide(side.scales)[at][:, None] * pull(side.law, v, e)
     gradient = g[:, :, None, None].expand(-1, -1, *side.activations.shape[2:])
     none = torch.full((len(value),), NO_CLASS, device=value.device)
-    return Rows({block: side.activations}, {block: gradient}, value, none, tuple(at.tolist()), side.size, ask.about)
+    return Rows({block: side.activations}, {block: gradient}, value, none, tuple(at), side.size, ask.about)
