@@ -18,6 +18,7 @@ from gamlens import METHODS, Gallery, GamlensError, GamlensWarning, Lens, PairEx
 from gamlens.gallery import law
 from gamlens.gallery.choose import slopes
 from gamlens.gallery.remembered import _part, _rows
+from gamlens.gallery.sink import Sink
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 X, Y, WIDE = nets.images(2), nets.images(5, seed=1), nets.images(3, (80, 112), seed=2)
@@ -188,6 +189,18 @@ def test_each_image_runs_once_whatever_the_embedding(pool: str) -> None:
     counter = Counter(lens.model)
     lens.compare_many(X, Y, n=1, batch_size=3)
     assert counter.images == 7
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_no_more_pairs_at_a_time_than_a_batch(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activations and gradients are of one batch; one block's map is kept once."""
+    lens, seen, put = Lens(nets.small()), [], Sink.put
+    monkeypatch.setattr(Sink, "put", lambda self, places, rows, **given: seen.append(rows) or put(self, places, rows))
+    many = lens.compare_many(X, Y, n=n, batch_size=3)
+    assert sum(len(rows.index) for rows in seen) == 20
+    assert max(len(gradient) for rows in seen for gradient in rows.gradients.values()) == 3
+    assert max(len(h) for rows in seen for h in rows.activations.values()) <= 3
+    assert (many.x.blocks["layer3"] is many.x.maps) == (n == 1)
 
 
 def test_top() -> None:

@@ -45,39 +45,37 @@ class Sink:
 
     count: int
     ask: Ask
-    parts: list[Explanation] = field(default_factory=list)
-    maps: dict[str, Tensor] = field(default_factory=dict)
-    scores: Tensor | None = None
+    whole: Explanation | None = None
     same: list[Tensor] = field(default_factory=list)
     places: list[Tensor] = field(default_factory=list)
 
     def put(self, places: Tensor, rows: Rows, *, given: Tensor | None = None) -> None:
         """Explain rows that belong to the pairs `places`."""
         part = rows.explain(self.ask.method, 1 if given is not None else self.ask.n, self.ask.fuse, given=given)
-        at = places.to(part.maps.device)
-        if self.scores is None:
-            self.scores = part.scores.new_empty(self.count)
-            alone = len(part.blocks) == 1
-            self.maps = {name: part.maps.new_empty(self.count, *part.maps.shape[1:]) for name in ("", *part.blocks)}
-            self.maps |= dict.fromkeys(part.blocks, self.maps[""]) if alone else {}
-            self.parts.append(part)
+        if self.whole is None:
+            self.whole = self._empty(part)
+        whole = self.whole
         self.places.append(places)
-        self.scores[at] = part.scores
-        self.maps[""][at] = part.maps
-        for name, maps in part.blocks.items() if len(part.blocks) > 1 else ():
-            self.maps[name][at] = maps
+        at = places.to(part.maps.device)
+        whole.scores[at], whole.maps[at] = part.scores, part.maps
+        if len(part.blocks) > 1:
+            for name, maps in part.blocks.items():
+                whole.blocks[name][at] = maps
+
+    def _empty(self, part: Explanation) -> Explanation:
+        """Room for all pairs; the map of a single block is the map itself, and is kept once."""
+        maps = part.maps.new_empty(self.count, *part.maps.shape[1:])
+        alone = len(part.blocks) == 1
+        return replace(
+            part,
+            maps=maps,
+            blocks={name: maps if alone else torch.empty_like(maps) for name in part.blocks},
+            scores=part.scores.new_empty(self.count),
+            targets=part.targets.new_full((self.count,), NO_CLASS),
+        )
 
     def explanation(self, index: Tensor, pictures: Iterable[Picture], frames: Iterable[Frame]) -> Explanation:
         """All of it; index (P,) says which picture a row is of."""
-        assert self.scores is not None
-        device = self.scores.device
-        return replace(
-            self.parts[0],
-            maps=self.maps[""],
-            blocks={name: maps for name, maps in self.maps.items() if name},
-            scores=self.scores,
-            targets=torch.full((self.count,), NO_CLASS, device=device),
-            index=index.to(device),
-            pictures=tuple(pictures),
-            frames=tuple(frames),
-        )
+        assert self.whole is not None
+        index = index.to(self.whole.maps.device)
+        return replace(self.whole, index=index, pictures=tuple(pictures), frames=tuple(frames))
