@@ -5,6 +5,7 @@ from gamlens._version import __version__
 from gamlens.data import DATASETS
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.explanation import Explanation, PairExplanation
+from gamlens.gallery import Gallery
 from gamlens.geometry import Transform
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, Method
@@ -18,6 +19,7 @@ __all__ = [
     "METRICS",
     "MODELS",
     "Explanation",
+    "Gallery",
     "GamlensError",
     "GamlensWarning",
     "Lens",

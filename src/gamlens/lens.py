@@ -21,6 +21,7 @@ from gamlens.checks import Check
 from gamlens.errors import GamlensError, near
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion
+from gamlens.gallery import Ask, Depth, Eye, Gallery, Glance, compare_many, fingerprint, remember
 from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.methods import Method
@@ -264,7 +265,64 @@ class Lens:
         """
         return self.trace_text(images, captions, n=n, views=views, embeddings=embeddings).explain(method, n, fuse)
 
+    def remember(
+        self,
+        images: Any,
+        *,
+        batch_size: int = BATCH,
+        workers: int | None = None,
+        device: str | torch.device | None = None,
+    ) -> Gallery:
+        """Look at each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be
+        saved. Decoding runs in `workers` threads; tensors stay on `device`, the model's by default."""
+        return remember(self._eye(), images, batch_size=batch_size, workers=workers, device=device)
+
+    def compare_many(
+        self,
+        queries: Any,
+        gallery: Any,
+        *,
+        score: str | scores.PairScore = "cosine",
+        method: str = "gam",
+        n: int = 1,
+        fuse: Fusion = "mean",
+        top: int | None = None,
+        pairs: Sequence[tuple[int, int]] | None = None,
+        batch_size: int = 64,
+    ) -> PairExplanation:
+        """Why are these similar? Each query against each image, the `top` most similar ones, or `pairs` of numbers.
+
+        Images, or a Gallery of them. One row a pair: x.index is the query, y.index the image; maps are (P,H,W) a side.
+        At n = 1 pairs of remembered images need neither forward nor backward, where the embedding is the pooled last
+        block; else each image is run once, its tail goes back once a pair, and the queries' graphs are held meanwhile.
+        """
+        eye = self._eye()
+        ask = Ask(score, method, n, fuse, batch_size, eye.origin())
+        return compare_many(eye, queries, gallery, ask, top=top, pairs=pairs)
+
     # The steps
+
+    def _eye(self) -> Eye:
+        def look(ready: Prepared, depth: Depth) -> Glance:
+            batch = self._fit(ready.batches[0], own=False)
+            tail = self._forward(batch, depth, embedding=True)
+            whole = slice(None)
+            embeddings, _ = self._embeddings((tail,), (whole, whole), len(batch))
+            return Glance(tail, embeddings, _size(batch), ready.pictures, ready.frames)
+
+        about = {"model": self.name, "weights": self.weights, "precision": self.precision}
+        about["fingerprint"] = fingerprint(self._inner)
+
+        def key() -> dict[str, str]:
+            return {**about, "block": self.blocks[-1], "embedding": self.embedding} if self._binding else about
+
+        return Eye(
+            lambda images: prepare(images, self.transform, Views()),
+            look,
+            key,
+            lambda: self._origin((), (), Views()),
+            self._parameter(torch.empty(0)).device,
+        )
 
     def _trace(
         self,

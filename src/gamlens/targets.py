@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens import capture
+from gamlens import capture, turns
 from gamlens.errors import GamlensError, near
 
 
@@ -75,26 +75,20 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
 def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph: bool) -> dict[str, Tensor]:
     """d score / d block, one row per image and target: {block: (R,C,h,w)}.
 
-    The first targets of all images share one backward, the second targets the next, and so on.
+    The first targets of all images share one backward, the second targets the next, and so on; as many of these as
+    fit are one batched backward.
     """
-    turns = max(wanted.turn) + 1
-    found: list[dict[str, Tensor]] = []
-    picks: list[tuple[int, int]] = [(0, 0)] * len(wanted.index)
-    for turn in range(turns):
-        rows = [row for row, own in enumerate(wanted.turn) if own == turn]
-        images = [wanted.index[row] for row in rows]
+    count = max(wanted.turn) + 1
+    if count == 1 and wanted.index == tuple(range(len(values))):
         with torch.inference_mode(False), torch.enable_grad():
-            if images == list(range(len(values))) and len(rows) == len(wanted.index):
-                own = wanted.targets.clone() if wanted.targets.is_inference() else wanted.targets
-                chosen = values.gather(1, own[:, None])[:, 0]
-            else:
-                chosen = values[images, wanted.targets[rows]]
-        found += capture.gradients(chosen, [tail], keep_graph=keep_graph or turn + 1 < turns)
-        for row, image in zip(rows, images, strict=True):
-            picks[row] = (turn, image)
-    if turns == 1 and [image for _, image in picks] == list(range(len(values))):
-        return found[0]
-    return {name: torch.stack([found[turn][name][image] for turn, image in picks]) for name in tail.blocks}
+            chosen = values.gather(1, wanted.targets.clone()[:, None])[:, 0]
+        return capture.gradients(chosen, [tail], keep_graph=keep_graph)[0]
+    at = (list(wanted.turn), list(wanted.index))
+    with torch.inference_mode(False):
+        vectors = torch.zeros(count, *values.shape, dtype=values.dtype, device=values.device)
+        vectors[(*at, wanted.targets.clone())] = 1
+    found = turns.gradients(values, vectors, tail, keep_graph=keep_graph)
+    return {name: gradient[at] for name, gradient in found.items()}
 
 
 def _by_name(name: str, labels: Sequence[str]) -> int:
