@@ -92,6 +92,7 @@ def machine(device: str) -> str:
 def main() -> int:
     options = arguments()
     torch.manual_seed(0)
+    torch.backends.cudnn.allow_tf32 = False  # else the size of a batch shows in the third decimal
     device = options.device
     lens = Lens(models.get_model(options.model, weights=None).eval(), device=device)
     images = blobs(options.images, options.size, device)

@@ -7,7 +7,7 @@ answer stays there, travels with the result, and is read together with the other
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,7 @@ def make(checks: Iterable[Check], *, stacklevel: int = 2) -> tuple[Check, ...]:
     """Make those on the CPU now; give back the others, to be made later."""
     waiting = []
     for check in checks:
-        if check.bad.device.type == "cpu":
+        if at_once(check.bad):
             if bool(check.bad):
                 _tell(check, stacklevel + 1)
         else:
@@ -47,7 +47,20 @@ def settle(checks: tuple[Check, ...], *, stacklevel: int = 2) -> None:
             _tell(check, stacklevel + 1)
 
 
+def at_once(answer: Tensor) -> bool:
+    """Whether asking costs nothing."""
+    return answer.device.type == "cpu"
+
+
 def _tell(check: Check, stacklevel: int) -> None:
     if check.fatal:
         raise GamlensError(check.say())
     warnings.warn(check.say(), GamlensWarning, stacklevel=stacklevel)
+
+
+def on(values: Sequence[int], device: torch.device) -> Tensor:
+    """Whole numbers on a device, without waiting for what it is doing: (N,) long."""
+    if list(values) == list(range(len(values))):
+        return torch.arange(len(values), device=device)
+    host = torch.tensor(list(values), dtype=torch.long)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)

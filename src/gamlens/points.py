@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gamlens.checks import on
 from gamlens.errors import GamlensError
 
 INPUT = "input"
@@ -38,7 +39,7 @@ class Grid:
         if self.order == tuple(range(first, first + len(self.order))):
             flat = flat[:, first : first + len(self.order)]
         else:
-            flat = flat[:, list(self.order)]
+            flat = flat[:, on(self.order, flat.device)]
         return flat.transpose(1, 2).reshape(len(flat), -1, self.height, self.width)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gamlens import checks, fuse, methods
-from gamlens.checks import Check
+from gamlens.checks import Check, on
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.geometry import Frame
@@ -94,7 +94,7 @@ class Rows:
             raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.gradients)}.")
         activation = self.activations[name]
         if self.index != tuple(range(len(activation))):
-            activation = activation[list(self.index)]
+            activation = activation[on(self.index, activation.device)]
         return wide(activation), wide(self.gradients[name])
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
@@ -152,7 +152,7 @@ class Rows:
             blocks={name: block.float() for name, block in blocks.items()},
             scores=self.scores.float(),
             targets=self.targets,
-            index=torch.tensor(self.index, device=maps.device),
+            index=on(self.index, maps.device),
             pictures=self.origin.pictures,
             frames=self.origin.frames,
             labels=self.origin.labels,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gamlens import checks
 from gamlens.errors import GamlensError, near
 
 ClassScore = Callable[[Tensor], Tensor]
@@ -39,7 +40,7 @@ def cosine(x: Tensor, y: Tensor) -> Tensor:
     """The cosine of two embeddings: (B,D), (B,D) -> (B,). An embedding of length zero has none: an error."""
     norms: list[Tensor] = [torch.linalg.vector_norm(side, dim=1) for side in (x, y)]
     for name, norm in zip("xy", norms, strict=True):
-        if bool((norm == 0).any()):
+        if checks.at_once(norm) and bool((norm == 0).any()):
             row = int((norm == 0).nonzero()[0, 0])
             raise GamlensError(
                 f"The embedding of {name}[{row}] is all zeros, so its cosine is undefined: "

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gamlens import capture, turns
+from gamlens.checks import on
 from gamlens.errors import GamlensError, near
 
 
@@ -54,7 +55,7 @@ def resolve(target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping
             index.append(image)
             classes.append(int(best[image]) if item is None else class_index(item, output.shape[1], labels))
             turn.append(number)
-    return Wanted(tuple(index), torch.tensor(classes, device=output.device), tuple(turn))
+    return Wanted(tuple(index), on(classes, output.device), tuple(turn))
 
 
 def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
@@ -83,7 +84,7 @@ def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph:
         with torch.inference_mode(False), torch.enable_grad():
             chosen = values.gather(1, wanted.targets.clone()[:, None])[:, 0]
         return capture.gradients(chosen, [tail], keep_graph=keep_graph)[0]
-    at = (list(wanted.turn), list(wanted.index))
+    at = (on(wanted.turn, values.device), on(wanted.index, values.device))
     with torch.inference_mode(False):
         vectors = torch.zeros(count, *values.shape, dtype=values.dtype, device=values.device)
         vectors[(*at, wanted.targets.clone())] = 1

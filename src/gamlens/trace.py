@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gamlens import capture, checks, fuse, matches, methods, scores, targets
 from gamlens.capture import Tail
-from gamlens.checks import Check
+from gamlens.checks import Check, on
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
 from gamlens.rows import Evidence, Origin, Rows, Sums, View, check_score, exactly, wide
@@ -123,7 +123,8 @@ class Aim:
     def at(self, target: Any, *, keep: bool = True) -> Trace:
         """A Trace of these targets in every view; without `keep` the graph is gone afterwards."""
         wanted = targets.resolve(target, self.output, self.origin.labels, self.origin.aliases)
-        chosen = self.values.detach()[list(wanted.index)].gather(1, wanted.targets[:, None])[:, 0]
+        images = on(wanted.index, self.values.device)
+        chosen = self.values.detach()[images].gather(1, wanted.targets[:, None])[:, 0]
         waiting = self.tail.checks + check_score(chosen, len(wanted.index))
         gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
         own = _per_image(wanted, len(self.output)) if self.views else []
@@ -283,8 +284,6 @@ def _per_image(wanted: targets.Wanted, images: int) -> list[list[int]]:
 
 def _without_noise(gradients: dict[str, Tensor], same: Tensor) -> dict[str, Tensor]:
     """Zero gradients where the cosine is at its maximum: by Eq. 5 they are zero, what is computed is rounding."""
-    if same.device.type == "cpu" and not bool(same.any()):
-        return gradients
     return {
         name: torch.where(same.repeat(len(gradient) // len(same))[:, None, None, None], 0, gradient)
         for name, gradient in gradients.items()
