@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import nets
 import pytest
 import torch
@@ -9,7 +11,8 @@ from torch._dynamo.utils import counters
 from torchvision import models
 
 from gamlens import Lens
-from gamlens.models import compiled as room
+
+room = importlib.import_module("gamlens.models.compiled")
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,8 @@ class _Reader(TorchFunctionMode):
         self.blocks: dict[str, Tensor] = {}
         self.embedding: Tensor | None = None
         self.armed: list[tuple[Tensor, Point, int]] = []
+        self.heard = False
+        self.listening = ExitStack()
         self.wanted = list(dict.fromkeys([*self.points, *([embedding] if embedding is not None else [])]))
 
     @contextmanager
@@ -72,8 +74,7 @@ class _Reader(TorchFunctionMode):
                     stack.callback(module.register_forward_pre_hook(self._before(mine), with_kwargs=True).remove)
                 if any(not point.reads_input for point in mine):
                     stack.callback(module.register_forward_hook(self._after(mine)).remove)
-            if any(point.chain for point in self.wanted):
-                stack.enter_context(self)
+            self.listening = stack.enter_context(ExitStack())
             yield
 
     def _before(self, points: list[Point]) -> Callable[..., Any]:
@@ -100,10 +101,17 @@ class _Reader(TorchFunctionMode):
                     value = self._take(point, value)
             for point in points:
                 if point.chain:
+                    self.listen()
                     self.armed.append((_tensor(value, point), point, 0))
             return None if value is start else (value, *output[1:]) if wrapped else value
 
         return hook
+
+    def listen(self) -> None:
+        """Follow functions from here on: not before, since it costs some time each."""
+        if not self.heard:
+            self.heard = True
+            self.listening.enter_context(self)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

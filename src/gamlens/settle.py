@@ -44,10 +44,21 @@ def _locked(modules: list[nn.Module]) -> Iterator[None]:
         yield
 
 
+def _every(model: nn.Module) -> list[nn.Module]:
+    """The model and all modules inside, each once: `modules()` without its generators, which cost on large networks."""
+    found, waiting = {id(model): model}, [model]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                waiting.append(child)
+    return list(found.values())
+
+
 @contextmanager
 def settled(model: nn.Module) -> Iterator[None]:
     """The model in eval mode, for one thread at a time, no graph, compiled parts run eagerly; then as it was."""
-    modules = list(model.modules())
+    modules = _every(model)
     compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
     with _locked(modules), torch.inference_mode(False), torch.no_grad():
         training = [module for module in modules if module.training]
