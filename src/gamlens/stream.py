@@ -90,8 +90,6 @@ def _together(
     group: list[tuple[int, Any]], loaded: list[Any], places: list[int], look: Look, explain: Explain, top: int
 ) -> dict[int, Seen]:
     trace = look(join([loaded[place] for place in places]))
-    result = explain(trace)
+    results = explain(trace).cpu().each()
     guesses = trace.top(top) if trace.output is not None else [[] for _ in places]
-    return {
-        place: Seen(*group[place], result[result.index == at], tuple(guesses[at])) for at, place in enumerate(places)
-    }
+    return {place: Seen(*group[place], results[at], tuple(guesses[at])) for at, place in enumerate(places)}

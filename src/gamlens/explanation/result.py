@@ -84,6 +84,31 @@ class Explanation:
             frames=tuple(self.frames[image] for image in order),
         )
 
+    def each(self) -> list[Explanation]:
+        """One Explanation an image, in order: views of this one's tensors, no copies where an image's rows follow
+        one another."""
+        self.check()
+        rows: dict[int, list[int]] = {image: [] for image in range(len(self.pictures))}
+        for row, image in enumerate(self.index.tolist()):
+            rows[image].append(row)
+        found = []
+        for image, own in rows.items():
+            together = bool(own) and own == list(range(own[0], own[-1] + 1))
+            keep: Any = slice(own[0], own[-1] + 1) if together else own
+            found.append(
+                replace(
+                    self,
+                    maps=self.maps[keep],
+                    blocks={name: maps[keep] for name, maps in self.blocks.items()},
+                    scores=self.scores[keep],
+                    targets=self.targets[keep],
+                    index=torch.zeros_like(self.index[keep]),
+                    pictures=(self.pictures[image],),
+                    frames=(self.frames[image],),
+                )
+            )
+        return found
+
     @property
     def names(self) -> list[str]:
         """The class each row explains, by name where the model has labels; the score's name otherwise."""
