@@ -90,9 +90,7 @@ def main() -> None:
         found = {name: clock(call, options.repeats) for name, call in
                  (("decode alone", decode), ("model alone", look), ("stream", stream))}  # fmt: skip
     slower = max(found["decode alone"], found["model alone"])
-    print(
-        f"{options.model}, {options.files} files, batches of {options.batch}, {options.workers} threads, {options.device}"
-    )
+    print(f"{options.model}, {options.files} files, batches of {options.batch}, {options.workers} threads")
     for name, seconds in found.items():
         print(f"{name}: {seconds:.2f} s, {options.files / seconds:.0f} images a second")
     print(f"stream over the slower of the two: {found['stream'] / slower:.2f}")
