@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo studio test lint bench models reproduce clean
+.PHONY: fuzz scale demo studio test lint bench models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -50,6 +50,12 @@ models: $(VENV)/.dev  ## every convolutional network of torchvision and timm: do
 
 reproduce: $(VENV)/.dev  ## the reference figures beside ours, on the real data (a GPU, or --limit)
 	$(BIN)/python benchmarks/reproduce.py
+
+fuzz: $(VENV)/.dev  ## 5,000 mangled image files through an evaluation
+	$(BIN)/python benchmarks/fuzz.py
+
+scale: $(VENV)/.dev  ## how runs grow, in one process and on Ray
+	$(BIN)/python benchmarks/scale.py
 
 clean:
 	rm -rf $(VENV) demo gamlens-out
