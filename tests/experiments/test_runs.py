@@ -11,6 +11,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+import toy
 import typer
 from PIL import Image
 from rich.console import Console
@@ -252,3 +253,15 @@ def test_latex_escapes_what_it_must() -> None:
     assert r"my\_model\#2 & 5 \% & \$x & y & 1 \\" in text
     assert r"R\&D" in text
     assert text.startswith("% needs \\usepackage{booktabs}\n")
+
+
+def test_blocks_by_name_are_measured_and_recorded(tmp_path: Path) -> None:
+    """`evaluate --blocks` reads those blocks, and run.json says so."""
+    data = tmp_path / "data"
+    data.mkdir()
+    toy.data(data, 4)
+    words = ["evaluate", "localization", "--data", "table", "--root", str(data / "items.csv"), "--methods", "gam"]
+    model = ["--model", "resnet18", "--weights", "random", "--blocks", "layer2,layer3", "--batch", "2"]
+    done = CliRunner().invoke(app, [*words, *model, "--task", "dot", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["blocks"] == ["layer2", "layer3"]

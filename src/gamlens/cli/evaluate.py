@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gamlens import METHODS
 from gamlens.cli.common import (
+    Blocks,
     Device,
     Model,
     Weights,
@@ -63,6 +64,8 @@ def evaluate(
     split: Annotated[str | None, typer.Option(help="Split of the data set, such as val.")] = None,
     model: Model = "efficientnet_lite0",
     weights: Weights = None,
+    blocks: Blocks = None,
+    embedding: Annotated[str | None, typer.Option(help="Pairs: the layer whose output is compared.")] = None,
     task: Annotated[str, typer.Option(help=_choice("task", "What is explained"))] = "classification",
     methods: Annotated[str, typer.Option(help="Methods, comma separated.")] = "gam,grad_cam_pp,grad_cam",
     n: Annotated[str, typer.Option("--n", "-n", help="Numbers of blocks, comma separated.")] = "1,2",
@@ -100,7 +103,9 @@ def evaluate(
             hold_out=0 if named else int(hold_out_), views=parse_views(views), curves=curves,
         )  # fmt: skip
         where = Engine(engine, workers, address)
-        make = partial(make_lens, absolute(model), weights and absolute_weights(weights), None, device)
+        make = partial(
+            make_lens, absolute(model), weights and absolute_weights(weights), blocks, device, embedding=embedding
+        )
         lens, whole = make(), load(data, root.resolve(), split=split)
         dataset = align(whole, lens.labels) if task == "classification" else whole
         manifests = {"items": chosen, "hold_out": named}
