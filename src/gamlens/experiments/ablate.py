@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from gamlens import metrics
+from gamlens.engine import pieces
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.experiments import masked
 from gamlens.experiments.batches import Ready, Row, error_row, head, ready, split
 from gamlens.experiments.evaluate import UNCHANGED
-from gamlens.experiments.protocol import Protocol, Unit, chunks
+from gamlens.experiments.protocol import Protocol, Unit
 from gamlens.experiments.results import collect
 from gamlens.experiments.tables import Cell, cells
 from gamlens.fuse import FUSIONS, Fusion
@@ -75,7 +76,7 @@ def ablate(lens: Lens, items: Sequence[Unit], plan: Plan, *, batch: int = 16) ->
     """
     numbers, protocol = plan.numbers(lens), Protocol("localization", fill=plan.fill)
     strict = True
-    for chunk in chunks(items, batch):
+    for chunk in pieces(items, batch):
         loaded = ready(chunk, lens.transform, protocol)
         rows = [{**row, "fuse": ""} for row in loaded.errors]
         if loaded.units:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from gamlens import locate, metrics, scores
+from gamlens.engine import pieces
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.experiments import masked
 from gamlens.experiments.batches import Ready, Row, error_row, head, ready, split
-from gamlens.experiments.protocol import Protocol, Unit, chunks
+from gamlens.experiments.protocol import Protocol, Unit
 from gamlens.explanation import Explanation
 from gamlens.lens import Lens
 from gamlens.rows import wide
@@ -29,7 +30,7 @@ UNCHANGED = "ones"
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[Row]]:
     """Measure the items `batch` at a time; yields the rows of each batch. A bad item becomes an error row."""
     measured = False
-    for chunk in chunks(items, batch):
+    for chunk in pieces(items, batch):
         rows = measure(lens, ready(chunk, lens.transform, protocol), protocol, strict=not measured)
         measured = measured or any(not row["error"] for row in rows)
         yield rows

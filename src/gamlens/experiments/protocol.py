@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -204,7 +204,3 @@ def parse_views(text: str) -> tuple[str | float, ...]:
         raise GamlensError(f"Views are 'flip' and scales, such as flip,1.43,2.0; found {text!r}.") from error
     Views.parse(found)
     return found
-
-
-def chunks(items: Sequence[Unit], size: int) -> list[Sequence[Unit]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]

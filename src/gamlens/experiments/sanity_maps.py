@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gamlens import methods, targets
+from gamlens.engine import pieces
 from gamlens.errors import GamlensError
 from gamlens.experiments.sanity import Make
 from gamlens.fuse import min_max
@@ -46,7 +47,7 @@ def of_classes(
     _check(names)
     wanted = targets.per_image(target, len(pictures))
     chosen: list[int] = []
-    for start, part in zip(range(0, len(pictures), batch), _chunks(pictures, batch), strict=True):
+    for start, part in zip(range(0, len(pictures), batch), pieces(pictures, batch), strict=True):
         chosen += lens.trace(part, wanted[start : start + batch], n=1).release().targets.tolist()
     if len(chosen) != len(pictures):
         raise GamlensError(f"One class an image is compared, found {len(chosen)} for {len(pictures)} images.")
@@ -54,7 +55,7 @@ def of_classes(
 
     def make(look: Lens) -> dict[str, Tensor]:
         found: dict[str, list[Tensor]] = {name: [] for name in names}
-        for start, part in zip(range(0, len(pictures), batch), _chunks(pictures, batch), strict=True):
+        for start, part in zip(range(0, len(pictures), batch), pieces(pictures, batch), strict=True):
             aims = chosen[start : start + batch]
             trace = look._trace(part, aims, n=n, score="logit", views=(), keep=False) if _blocks(names) else None
             for name in names:
@@ -76,7 +77,7 @@ def of_pairs(
 
     def make(look: Lens) -> dict[str, Tensor]:
         found: dict[str, list[Tensor]] = {name: [] for name in names}
-        for left, right in zip(_chunks(x, batch), _chunks(y, batch), strict=True):
+        for left, right in zip(pieces(x, batch), pieces(y, batch), strict=True):
             trace = look.trace_pair(left, right, n=n)
             trace.sides(score, keep=False)
             trace.release()
@@ -101,7 +102,3 @@ def _check(names: Sequence[str], *, pairs: bool = False) -> None:
 
 def _blocks(names: Sequence[str]) -> bool:
     return any(methods.find(name).kind == "block" for name in names)
-
-
-def _chunks(items: Sequence[Picture], size: int) -> list[list[Picture]]:
-    return [list(items[start : start + size]) for start in range(0, len(items), size)]

@@ -7,13 +7,13 @@ for the backward, what follows the first wanted block with one, and no weight as
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import count
 from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gamlens.errors import GamlensError
 from gamlens.points import Point
@@ -69,12 +69,8 @@ def compiled(model: nn.Module, points: Iterable[Point]) -> nn.Module:
 
 def shares(twin: nn.Module, model: nn.Module) -> bool:
     """Whether the twin still has the model's weights: moving a model gives it new ones."""
-    pairs = zip(_tensors(twin), _tensors(model), strict=False)
+    pairs = zip(twin.parameters(), model.parameters(), strict=False)
     return all(a.data_ptr() == b.data_ptr() and a.device == b.device for a, b in pairs)
-
-
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    yield from model.parameters()
 
 
 def _framed(module: nn.Module, path: str, named: set[str]) -> nn.Module:
