@@ -6,13 +6,24 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from gamlens.errors import GamlensError
 
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """The modules a model had when its locks were found, by identity, and these locks."""
+
+    modules: list[int]
+    locks: list[threading.RLock]
+
+
 _locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
 _guard = threading.Lock()
 
 
@@ -27,9 +38,49 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A model's modules, each once; which of them are in training mode; whether any is compiled."""
+
+    modules: list[nn.Module]
+    training: list[nn.Module]
+    compiled: bool
+
+
+def _walk(model: nn.Module) -> _Found:
+    """One walk, without `modules()`'s generators: a device has nothing to do until it ends."""
+    seen, waiting = {id(model): model}, [model]
+    training: list[nn.Module] = []
+    compiled = False
+    while waiting:
+        module = waiting.pop()
+        if module.training:
+            training.append(module)
+        compiled = compiled or module._compiled_call_impl is not None or "_orig_mod" in module._modules
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen[id(child)] = child
+                waiting.append(child)
+    return _Found(list(seen.values()), training, compiled)
+
+
 @contextmanager
-def _locked(modules: list[nn.Module]) -> Iterator[None]:
+def _alone(model: nn.Module) -> Iterator[_Found]:
     """One thread at a time on these modules, also where another model shares some of them."""
+    while True:
+        known = _known.get(model) or _locks_of(model, _walk(model).modules)
+        with ExitStack() as stack:
+            for lock in known.locks:
+                stack.enter_context(lock)
+            found = _walk(model)
+            if [id(module) for module in found.modules] == known.modules:
+                yield found
+                return
+        _locks_of(model, found.modules)
+
+
+def _locks_of(model: nn.Module, modules: list[nn.Module]) -> _Known:
+    """The locks of these modules, in one order for everyone; one shared with another model brings that model's."""
     with _guard:
         held = {id(lock): lock for module in modules if (lock := _locks.get(module)) is not None}
         if not held:
@@ -38,37 +89,22 @@ def _locked(modules: list[nn.Module]) -> Iterator[None]:
         own = next(iter(held.values()))
         for module in modules:
             _locks.setdefault(module, own)
-    with ExitStack() as stack:
-        for _, lock in sorted(held.items()):
-            stack.enter_context(lock)
-        yield
-
-
-def _every(model: nn.Module) -> list[nn.Module]:
-    """The model and all modules inside, each once: `modules()` without its generators, which cost on large networks."""
-    found, waiting = {id(model): model}, [model]
-    while waiting:
-        for child in waiting.pop()._modules.values():
-            if child is not None and id(child) not in found:
-                found[id(child)] = child
-                waiting.append(child)
-    return list(found.values())
+        found = _Known([id(module) for module in modules], [lock for _, lock in sorted(held.items())])
+        _known[model] = found
+        return found
 
 
 @contextmanager
 def settled(model: nn.Module) -> Iterator[None]:
     """The model in eval mode, for one thread at a time, no graph, compiled parts run eagerly; then as it was."""
-    modules = _every(model)
-    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
-    with _locked(modules), torch.inference_mode(False), torch.no_grad():
-        training = [module for module in modules if module.training]
+    with _alone(model) as found, torch.inference_mode(False), torch.no_grad():
         try:
-            for module in training:
+            for module in found.training:
                 module.training = False
-            with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            with torch.compiler.set_stance("force_eager") if found.compiled else nullcontext():
                 yield
         finally:
-            for module in training:
+            for module in found.training:
                 module.training = True
 
 
