@@ -71,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         files = photos(Path(place), options.files)
         ready = load(files[: options.batch])
-        batch = lens._fit(ready.batches[0], own=False)
+        batch = lens.sight.fit(ready.batches[0])
         batches = -(-options.files // options.batch)
 
         def decode() -> None:

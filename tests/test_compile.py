@@ -58,8 +58,8 @@ def test_weights_are_shared_and_followed() -> None:
 def test_no_weight_gradients_are_computed() -> None:
     fast = Lens(nets.small().float(), compile=True)
     fast.classify(nets.images(1).float(), 0)
-    assert fast._twin is not None
-    assert not any(parameter.requires_grad for parameter in fast._twin.parameters())
+    assert fast.sight._twin is not None
+    assert not any(parameter.requires_grad for parameter in fast.sight._twin.parameters())
 
 
 def test_functional_blocks_and_shared_code() -> None:

@@ -39,7 +39,7 @@ def vectors(count: int) -> Tensor:
 @pytest.mark.parametrize("most", [1, 3, 7, 12, 64])
 def test_together_equals_one_by_one(make: type[nn.Module], most: int) -> None:
     lens = Lens(nets.seeded(make), blocks=["layer2", "layer3"])
-    tail = lens._forward(X, 2)
+    tail = lens.sight.forward(X, 2)
     asked = vectors(5)
     found = turns.gradients(tail.output, asked, tail, keep_graph=True, most=most)
     for turn in range(5):

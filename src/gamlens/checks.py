@@ -52,6 +52,12 @@ def at_once(answer: Tensor) -> bool:
     return answer.device.type == "cpu"
 
 
+def not_finite(values: Tensor) -> Tensor:
+    """Whether any value is NaN or infinite, a boolean on the device: one pass, since both show in the extremes."""
+    low, high = values.aminmax()
+    return ~(low.isfinite() & high.isfinite())
+
+
 def _tell(check: Check, stacklevel: int) -> None:
     if check.fatal:
         raise GamlensError(check.say())

@@ -29,7 +29,7 @@ def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
 
     A flat map (max = min, to rounding) or one with a value that is not finite becomes zeros and is flagged.
     """
-    low, high = maps.amin(dim=(1, 2), keepdim=True), maps.amax(dim=(1, 2), keepdim=True)
+    low, high = (values[:, None] for values in maps.flatten(1).aminmax(dim=1, keepdim=True))
     noise = 16 * torch.finfo(maps.dtype).eps * torch.maximum(high.abs(), low.abs())
     usable = (high - low > noise) & (high - low).isfinite()
     span = torch.where(usable, high - low, 1)

@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gamlens import aims, methods, models, scores, targets
 from gamlens import captions as text_room
-from gamlens import capture, checks, methods, models, scores, targets
 from gamlens._version import __version__
-from gamlens.capture import Tail
-from gamlens.checks import Check
-from gamlens.errors import GamlensError, near
-from gamlens.explanation import NO_CLASS, Explanation, PairExplanation, concat
+from gamlens.errors import GamlensError
+from gamlens.explanation import Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion
 from gamlens.gallery import Ask, Depth, Eye, Gallery, Glance, compare_many, fingerprint, remember
 from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
-from gamlens.methods import Method
-from gamlens.models import Binding, Layout, Network, Output, pick
-from gamlens.points import OUTPUT, PIXELS, Grid, Point
+from gamlens.models import Layout, Network, Output
+from gamlens.points import OUTPUT
 from gamlens.prepare import Prepared, ViewList, Views, prepare
-from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
-from gamlens.settle import unwrap
+from gamlens.rows import Origin, View
+from gamlens.sight import Reach, Sight
 from gamlens.stream import Seen, stream
-from gamlens.trace import Aim, PairTrace, Trace
+from gamlens.trace import PairTrace, Trace
 
 BATCH = 32
-Reach = int | None | Method  # the last n blocks, all of them, or the pixels under an `input` method
-PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Lens:
@@ -67,50 +59,52 @@ class Lens:
         text: models.TextEncoder | None = None,
     ) -> None:
         network = models.load(model_or_name, weights=weights)
-        if precision not in PRECISIONS:
-            raise GamlensError(f"There is no precision {precision!r}: {near(str(precision), PRECISIONS)}")
-        self.model: nn.Module = network.module
-        if device is not None:
-            self.to(device)
         self.name, self.weights = network.name, network.weights
         self.multi_label = network.multi_label if multi_label is None else multi_label
         self.labels = _labels(labels) if labels is not None else network.labels
         self.aliases = dict(network.aliases)
-        self.precision = precision
         self.transform = _transform(transform, network)
-        self._output = output if output is not None else network.output
         self.text = text or network.text
         if embedding is None and (self.text is not None or network.embeds):
             embedding = OUTPUT
-        self._inner = unwrap(self.model)
-        self._asked = models.named(self._inner, blocks)
-        place = models.named(self._inner, [embedding] if embedding is not None else None)
-        self._asked_embedding = place[0] if place else None
-        self._binding: Binding | None = None
-        self._compile = compile
-        self._twin: nn.Module | None = None
-        self._grids: dict[tuple[int, int], Mapping[str, Grid]] = {}
-        self._try_layout(network)
+        self.sight = Sight(
+            network.module,
+            network.name,
+            blocks=blocks,
+            embedding=embedding,
+            output=output if output is not None else network.output,
+            precision=precision,
+            compile=compile,
+        )
+        if device is not None:
+            self.to(device)
+        self.sight.find(self.transform.size if isinstance(self.transform, Transform) else network.size)
 
     # What the lens knows about the model
 
     @property
+    def model(self) -> nn.Module:
+        """The network itself."""
+        return self.sight.model
+
+    @property
+    def precision(self) -> str:
+        return self.sight.precision
+
+    @property
     def blocks(self) -> tuple[str, ...]:
         """The blocks that are read, in the order they run; n counts from the end."""
-        return tuple(str(point) for point in self._bound().points)
+        return self.sight.blocks
 
     @property
     def embedding(self) -> str:
         """What pairs are compared by."""
-        return str(self._asked_embedding or self.layout.embedding)
+        return self.sight.embedding
 
     @property
     def layout(self) -> Layout:
         """What discovery found: stages with their shapes and strides, and the embedding."""
-        layout = self._bound().layout
-        if layout is None:
-            raise GamlensError("The blocks were named by hand and no others could be found: name the embedding too.")
-        return layout
+        return self.sight.layout
 
     def to(self, device: str | torch.device) -> Lens:
         """Move the model to a device; returns the lens itself."""
@@ -121,7 +115,7 @@ class Lens:
         return self
 
     def __repr__(self) -> str:
-        blocks = ", ".join(self.blocks) if self._binding else "blocks are found at the first image"
+        blocks = ", ".join(self.blocks) if self.sight.binding else "blocks are found at the first image"
         return f"<Lens {self.name} ({self.weights}): {blocks}>"
 
     # Looking
@@ -241,11 +235,11 @@ class Lens:
         looks = Views.parse(views)
         ready = prepare(images, self.transform, looks)
         origin = self._origin(ready.pictures, ready.frames, looks)
-        origin = replace(
-            origin, labels=names, aliases={}, about={**origin.about, "score": "cosine", "text": list(names)}
-        )
-        aims = [self._text_aim(self._fit(batch, own=batch is images), n, texts, origin) for batch in ready.batches]
-        first = replace(aims[0], views=tuple(zip(aims[1:], ready.mirrored[1:], strict=True)))
+        origin = replace(aims.named(origin, "cosine"), labels=names, aliases={})
+        origin = replace(origin, about={**origin.about, "text": list(names)})
+        batches = [self.sight.fit(batch, own=batch is images) for batch in ready.batches]
+        seen = [aims.at_texts(self.sight, batch, n, texts, origin) for batch in batches]
+        first = replace(seen[0], views=tuple(zip(seen[1:], ready.mirrored[1:], strict=True)))
         return first.at([list(range(len(names)))] * len(ready.pictures))
 
     def compare_text(
@@ -304,24 +298,23 @@ class Lens:
 
     def _eye(self) -> Eye:
         def look(ready: Prepared, depth: Depth) -> Glance:
-            batch = self._fit(ready.batches[0], own=False)
-            tail = self._forward(batch, depth, embedding=True)
-            whole = slice(None)
-            embeddings, _ = self._embeddings((tail,), (whole, whole), len(batch))
-            return Glance(tail, embeddings, _size(batch), ready.pictures, ready.frames)
+            batch = self.sight.fit(ready.batches[0])
+            tail = self.sight.forward(batch, depth, embedding=True)
+            embeddings, _ = self.sight.embeddings((tail,), (aims.WHOLE, aims.WHOLE), len(batch))
+            return Glance(tail, embeddings, aims.size_of(batch), ready.pictures, ready.frames)
 
         about = {"model": self.name, "weights": self.weights, "precision": self.precision}
-        about["fingerprint"] = fingerprint(self._inner)
+        about["fingerprint"] = fingerprint(self.sight.inner)
 
         def key() -> dict[str, str]:
-            return {**about, "block": self.blocks[-1], "embedding": self.embedding} if self._binding else about
+            return {**about, "block": self.blocks[-1], "embedding": self.embedding} if self.sight.binding else about
 
         return Eye(
             lambda images: prepare(images, self.transform, Views()),
             look,
             key,
             lambda: self._origin((), (), Views()),
-            self._parameter(torch.empty(0)).device,
+            self.sight.like(torch.empty(0)).device,
         )
 
     def _trace(
@@ -337,18 +330,19 @@ class Lens:
         looks = Views.parse(views)
         ready = self._prepared(images, looks)
         name = score if isinstance(score, str) else getattr(score, "__name__", "score")
-        origin = self._origin(ready.pictures, ready.frames, looks)
-        origin = replace(origin, about={**origin.about, "score": name})
-        batches = (self._fit(batch, own=batch is images) for batch in ready.batches)
+        origin = aims.named(self._origin(ready.pictures, ready.frames, looks), name)
+        batches = (self.sight.fit(batch, own=batch is images) for batch in ready.batches)
         if isinstance(score, str):
-            aims = [self._aim(batch, n, score, origin) for batch in batches]
-            first = replace(aims[0], views=tuple(zip(aims[1:], ready.mirrored[1:], strict=True)))
+            seen = [
+                aims.at_classes(self.sight, batch, n, score, origin, multi_label=self.multi_label) for batch in batches
+            ]
+            first = replace(seen[0], views=tuple(zip(seen[1:], ready.mirrored[1:], strict=True)))
             return first.at(target, keep=keep)
         if target is not None:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
-        rows = [self._rows(batch, n, score, origin) for batch in batches]
-        seen = tuple(View(*pair) for pair in zip(rows[1:], ready.mirrored[1:], strict=True))
-        return Trace(replace(rows[0], views=seen), None, name, self.multi_label)
+        rows = [aims.at_score(self.sight, batch, n, score, origin) for batch in batches]
+        views_seen = tuple(View(*pair) for pair in zip(rows[1:], ready.mirrored[1:], strict=True))
+        return Trace(replace(rows[0], views=views_seen), None, name, self.multi_label)
 
     def _trace_pair(self, x: Any, y: Any, *, n: Reach, views: ViewList) -> PairTrace:
         looks = Views.parse(views)
@@ -359,115 +353,17 @@ class Lens:
         pairs = max(counts)
         origins = [self._origin(_repeat(side.pictures, pairs), _repeat(side.frames, pairs), looks) for side in sides]
         looked = [
-            [self._fit(batch, own=batch is given) for batch in side.batches]
+            [self.sight.fit(batch, own=batch is given) for batch in side.batches]
             for side, given in zip(sides, (x, y), strict=True)
         ]
-        traces = [self._pair(a, b, pairs, n, (origins[0], origins[1])) for a, b in zip(*looked, strict=True)]
+        both = (origins[0], origins[1])
+        traces = [aims.at_pairs(self.sight, a, b, pairs, n, both) for a, b in zip(*looked, strict=True)]
         traces[0].views = tuple(zip(traces[1:], sides[0].mirrored[1:], strict=True))
         return traces[0]
 
     def _prepared(self, images: Any, looks: Views) -> Prepared:
         """Images decoded and transformed; what is prepared already is taken as it is."""
         return images if isinstance(images, Prepared) else prepare(images, self.transform, looks)
-
-    def _aim(self, batch: Tensor, n: Reach, score: str, origin: Origin) -> Aim:
-        """One forward, ready to be asked for classes."""
-        rule = scores.find_class_score(score, multi_label=self.multi_label)
-        tail = self._forward(batch, n)
-        output = self._class_scores(tail, len(batch))
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(output.device.type, enabled=False):
-            values = rule(wide(output))
-        return Aim(tail, output.detach(), values, _size(batch), origin, score, self.multi_label)
-
-    def _text_aim(self, batch: Tensor, n: Reach, texts: Tensor, origin: Origin) -> Aim:
-        tail = self._forward(batch, n, embedding=True)
-        images, _ = self._embeddings((tail,), (slice(None), slice(None)), len(batch))
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(images.device.type, enabled=False):
-            values = text_room.cosines(wide(images), texts, self.embedding)
-        return Aim(tail, values.detach(), values, _size(batch), origin, "cosine", False)
-
-    def _rows(self, batch: Tensor, n: Reach, score: scores.OutputScore, origin: Origin) -> Rows:
-        """One forward and backward of a score that is a function of the model's output."""
-        tail = self._forward(batch, n)
-        with torch.inference_mode(False), torch.enable_grad():
-            value = score(tail.output if self._output is None else pick(tail.output, self._output))
-        waiting = tail.checks + check_score(value, len(batch))
-        (gradients,) = capture.gradients(value, [tail], keep_graph=False)
-        none = torch.full((len(batch),), NO_CLASS, device=value.device)
-        index = tuple(range(len(batch)))
-        return Rows(tail.activations(), gradients, value.detach(), none, index, _size(batch), origin, checks=waiting)
-
-    def _pair(self, x: Tensor, y: Tensor, pairs: int, n: Reach, origins: tuple[Origin, Origin]) -> PairTrace:
-        """One look at both sides: one forward, or two where their sizes differ."""
-        batches = [side if len(side) == pairs else side.repeat(pairs, 1, 1, 1) for side in (x, y)]
-        if batches[0].shape == batches[1].shape:
-            tails: tuple[Tail, ...] = (self._forward(torch.cat(batches), n, embedding=True),)
-            embeddings = self._embeddings(tails, (slice(pairs), slice(pairs, None)), 2 * pairs)
-        else:
-            tails = tuple(self._forward(batch, n, embedding=True) for batch in batches)
-            embeddings = self._embeddings(tails, (slice(None), slice(None)), pairs)
-        return PairTrace(tails, embeddings, origins, (_size(batches[0]), _size(batches[1])))
-
-    def _forward(self, batch: Tensor, n: Reach, *, embedding: bool = False) -> Tail:
-        names = [str(point) for point in self._bound(batch).points]
-        if isinstance(n, Method):
-            tail = self._look(batch, [PIXELS], embedding=embedding, during=n.during())
-        else:
-            wanted = [Point.parse(name) for name in last_blocks(names, len(names) if n is None else n)]
-            tail = self._look(batch, wanted, embedding=embedding)
-        finite = ((name, block.detach().isfinite().all()) for name, block in tail.blocks.items())
-        found = [Check(~good, partial(_not_finite, name, self.name)) for name, good in finite]
-        return replace(tail, checks=checks.make(found))
-
-    def _look(
-        self,
-        batch: Tensor,
-        blocks: Sequence[Point],
-        *,
-        embedding: bool = False,
-        during: AbstractContextManager[Any] | None = None,
-    ) -> Tail:
-        """One forward that keeps `blocks`, and the embedding where it is asked for."""
-        place = Point.parse(self.embedding) if embedding else None
-        whole = place is not None and str(place) == OUTPUT and not capture.has_output_module(self._inner)
-        precision = PRECISIONS[self.precision]
-        grids = self._grids_at(batch)
-        tail = capture.forward(
-            self._fast(),
-            batch,
-            blocks,
-            embedding=None if whole else place,
-            precision=precision,
-            during=during,
-            grids=grids,
-        )
-        return replace(tail, embedding=pick(tail.output, self._output)) if whole else tail
-
-    def _class_scores(self, tail: Tail, count: int) -> Tensor:
-        output = pick(tail.output, self._output)
-        if output.ndim != 2 or len(output) != count or not output.is_floating_point():
-            raise GamlensError(
-                f"The output has the shape {tuple(output.shape)}; class scores are ({count}, classes). Pick them with "
-                "output=, or give score= a callable on the output that returns one number an image."
-            )
-        return output
-
-    def _embeddings(self, tails: Sequence[Tail], parts: tuple[slice, slice], count: int) -> tuple[Tensor, Tensor]:
-        """x's and y's embeddings (P,D), still in the graph."""
-        for tail in tails:
-            if tail.embedding is None or len(tail.embedding) != count or tail.embedding.numel() == 0:
-                raise GamlensError(f"The embedding {self.embedding!r} gives no vector an image: name another layer.")
-        with torch.inference_mode(False), torch.enable_grad():
-            flat = [tail.embedding.flatten(1) for tail in (tails[0], tails[-1]) if tail.embedding is not None]
-            return flat[0][parts[0]], flat[1][parts[1]]
-
-    def _fit(self, batch: Tensor, *, own: bool) -> Tensor:
-        """The batch on the model's device and of its dtype; a copy where the model would write to the user's own."""
-        like = self._parameter(batch)
-        ready = batch.to(like.device, like.dtype)
-        if ready.is_cuda and self.precision != "fp32" and ready.ndim == 4:
-            ready = ready.contiguous(memory_format=torch.channels_last)
-        return ready.clone() if own and ready is batch and self._bound(ready).writes_input else ready
 
     def _origin(self, shown: Sequence[Picture], frames: tuple[Frame, ...], looks: Views) -> Origin:
         about: dict[str, Any] = {
@@ -479,50 +375,6 @@ class Lens:
         if looks != Views():
             about["views"] = {"scales": list(looks.scales), "mirrored": looks.mirrored}
         return Origin(shown, frames, self.labels, self.aliases, about)
-
-    # Finding the blocks
-
-    def _try_layout(self, network: Network) -> None:
-        """Find the blocks at once, at the usual input size; a model that takes another waits for its first image."""
-        like = self._parameter(torch.empty(0))
-        size = self.transform.size if isinstance(self.transform, Transform) else network.size
-        first = next((layer for layer in self._inner.modules() if isinstance(layer, nn.Conv2d)), None)
-        for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
-            with suppress(GamlensError):
-                self._bound(torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype))
-                break
-
-    def _bound(self, batch: Tensor | None = None) -> Binding:
-        if self._binding is None:
-            if batch is None:
-                raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
-            self._binding = models.bind(self._inner, batch[:1].detach(), asked=self._asked, output=self._output)
-        return self._binding
-
-    def _fast(self) -> nn.Module:
-        """The model, or its compiled twin; the twin is made anew where the model's weights have moved."""
-        if not self._compile:
-            return self.model
-        if self._twin is None or not models.shares(self._twin, self._inner):
-            layout = self._bound().layout
-            points = [*self._bound().points, *([self._asked_embedding] if self._asked_embedding else [])]
-            points += [Point.parse(layout.embedding)] if layout is not None else []
-            self._twin = models.compiled(self._inner, points)
-        return self._twin
-
-    def _grids_at(self, batch: Tensor) -> Mapping[str, Grid]:
-        """Where tokens lie at this batch's size: found anew for a size that is new."""
-        binding, size = self._bound(batch), _size(batch)
-        if not binding.grids or size == binding.size:
-            return binding.grids
-        if size not in self._grids:
-            self._grids[size] = models.grids(self._inner, batch[:1].detach(), binding.points)
-        return self._grids[size]
-
-    def _parameter(self, other: Tensor) -> Tensor:
-        """A floating point tensor of the model, for its device and dtype."""
-        own = chain(self.model.parameters(), self.model.buffers())
-        return next((tensor for tensor in own if tensor.is_floating_point()), other)
 
 
 def _transform(choice: Any, network: Network) -> Transform | Foreign:
@@ -548,21 +400,10 @@ def _labels(labels: Any) -> tuple[str, ...]:
     return found
 
 
-def _not_finite(block: str, model: str) -> str:
-    return (
-        f"Block {block!r} of {model} has values that are not finite: are there NaN or infinite weights, or pixels, or "
-        "does half precision overflow?"
-    )
-
-
 def reach(method: str, n: int) -> Reach:
     """What a method reads: the last n blocks, or the pixels in a pass of its own."""
     entry = methods.find(method)
     return entry if entry.kind == "input" else n
-
-
-def _size(batch: Tensor) -> tuple[int, int]:
-    return int(batch.shape[2]), int(batch.shape[3])
 
 
 def _repeat(items: Any, count: int) -> Any:

@@ -188,12 +188,12 @@ def test_the_planted_patch_test_can_fail() -> None:
     """Tokens transposed, or shifted by a class token that was kept, are found out."""
     lens = look(vit, (64, 64))
     plain, other = planted((64, 64), (8, 8))
-    right, name = lens._binding.grids, lens.blocks[-1]
+    right, name = lens.sight.binding.grids, lens.blocks[-1]
     assert right[name].order == tuple(range(1, 65))
     assert changed(lens, plain, other, n=1) == {name: True}
     columns = tuple(1 + 8 * (i % 8) + i // 8 for i in range(64))
     for wrong in (Grid(8, 8, columns, 65), Grid(8, 8, tuple(range(64)), 65)):
-        object.__setattr__(lens._binding, "grids", {**right, name: wrong})
+        object.__setattr__(lens.sight.binding, "grids", {**right, name: wrong})
         assert changed(lens, plain, other, n=1) == {name: False}
 
 

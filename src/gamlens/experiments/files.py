@@ -156,7 +156,7 @@ def _about(lens: Lens, items: Sequence[File], recipe: Recipe, batch: int, chunk:
     state = [[item.path, *_state(item.path)] for item in items]
     return {
         "model": lens.name, "weights": [lens.weights, digest(lens.model)],
-        "blocks": list(lens.blocks) if lens._binding else [],
+        "blocks": list(lens.blocks) if lens.sight.binding else [],
         "recipe": asdict(recipe), "batch": batch, "chunk": chunk, "version": __version__,
         "files": hashlib.sha256(json.dumps(state).encode()).hexdigest(),
     }  # fmt: skip

@@ -23,7 +23,7 @@ LARGEST = 64
 def raw(lens: Lens, side: Prepared) -> Tensor:
     """The images in 0..1 at input size, on the model's device: (N,3,H,W)."""
     look = _look(lens)
-    batch = lens._fit(side.batches[0], own=False)
+    batch = lens.sight.fit(side.batches[0])
     mean, std = (batch.new_tensor(value)[:, None, None] for value in (look.mean, look.std))
     return (batch * std + mean).clamp(0, 1)
 
@@ -47,7 +47,7 @@ def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protoco
     """Embeddings under every map: (M,N,D)."""
     found = []
     for batch in _masked(lens, images, maps, protocol):
-        tail = lens._look(batch, [], embedding=True)
+        tail = lens.sight.look(batch, [], embedding=True)
         assert tail.embedding is not None
         found.append(wide(tail.embedding).flatten(1).cpu())
     flat = torch.cat(found)
@@ -70,11 +70,11 @@ def _masked(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) 
     for start in range(0, len(maps), together):
         part = torch.cat([values.to(images) for values in maps[start : start + together]])
         several = images.repeat(len(part) // len(images), 1, 1, 1)
-        yield lens._fit(metrics.explain_mask(several, part, mean=look.mean, std=look.std, fill=fill), own=False)
+        yield lens.sight.fit(metrics.explain_mask(several, part, mean=look.mean, std=look.std, fill=fill))
 
 
 def _output(lens: Lens, batch: Tensor) -> Tensor:
-    return pick(lens._look(batch, []).output, lens._output).detach()
+    return pick(lens.sight.look(batch, []).output, lens.sight.output).detach()
 
 
 def _look(lens: Lens) -> Transform:

@@ -17,7 +17,7 @@ from gamlens import capture
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
 from gamlens.points import OUTPUT, Point
-from gamlens.settle import failed, settled, unwrap
+from gamlens.settle import failed, settled
 
 HEAD, STEM = "head", "stem"
 MODES = ("cascading", "independent")
@@ -45,10 +45,9 @@ def twin(lens: Lens) -> Lens:
     """A lens on a copy of the model; the user's own is never written to."""
     made = copy.copy(lens)
     try:
-        made.model = copy.deepcopy(lens.model)
+        made.sight = lens.sight.on(copy.deepcopy(lens.model))
     except Exception as error:
         raise GamlensError(f"{lens.name} cannot be copied, and its own weights are never changed: {error}") from error
-    made._inner = unwrap(made.model)
     made.weights = f"{lens.weights}, randomised"
     return made
 
@@ -78,13 +77,13 @@ def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[Part, ...]
 def states(lens: Lens, found: Iterable[Part], *, seed: int = 0, modes: Sequence[str] = MODES) -> Iterator[State]:
     """Every state of one copy, one after another: a state holds until the next is asked for."""
     chosen, work = tuple(found), twin(lens)
-    saved = {name: tensor.detach().clone() for name, tensor in work._inner.state_dict().items()}
+    saved = {name: tensor.detach().clone() for name, tensor in work.sight.inner.state_dict().items()}
     for mode in modes:
-        work._inner.load_state_dict(saved)
+        work.sight.inner.load_state_dict(saved)
         for step, part in enumerate(chosen, 1):
             if mode != MODES[0]:
-                work._inner.load_state_dict(saved)
-            reset(work._inner, part, seed=1000 * seed + step)
+                work.sight.inner.load_state_dict(saved)
+            reset(work.sight.inner, part, seed=1000 * seed + step)
             yield State(mode, step, part.name, work)
 
 
@@ -107,7 +106,7 @@ def reset(model: nn.Module, part: Part, *, seed: int) -> None:
 
 def _order(lens: Lens, image: Tensor, points: list[Point]) -> tuple[dict[str, int], dict[str, float]]:
     """When each module that holds tensors ended, by name, and when each point was there, in one forward."""
-    model, clock = lens._inner, count()
+    model, clock = lens.sight.inner, count()
     ends: dict[str, int] = {}
     places: dict[str, float] = {}
     owners = {name: module for name, module in model.named_modules() if _own(module)}
@@ -122,7 +121,7 @@ def _order(lens: Lens, image: Tensor, points: list[Point]) -> tuple[dict[str, in
             hook = at.register_forward_pre_hook(stamp) if point.reads_input else at.register_forward_hook(stamp)
             stack.callback(hook.remove)
         try:
-            model(lens._fit(image, own=True))
+            model(lens.sight.fit(image, own=True))
         except Exception as error:
             raise failed(f"an image of shape {tuple(image.shape)}", error) from error
     previous = 0
