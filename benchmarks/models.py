@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.capture import _Reader, channels_first
+from gamlens.capture import Keeper, Reader, channels_first
 from gamlens.models import torchvision_zoo
 from gamlens.points import Point
 from gamlens.settle import settled
@@ -52,13 +52,13 @@ class Found:
     reason: str = ""
 
 
-class _Replace(_Reader):
-    """Reads as usual, but hands on a given tensor in place of the block's."""
+class _Replace(Keeper):
+    """Keeps as usual, but hands on a given tensor in place of the block's."""
 
     given: Tensor
 
-    def _take(self, point: Point, value: Any) -> Any:
-        taken = super()._take(point, value)
+    def take(self, point: Point, tensor: Tensor) -> Tensor:
+        taken = super().take(point, tensor)
         return self.given if point in self.points else taken
 
 
@@ -99,10 +99,10 @@ def examine(name: str, module: nn.Module | None = None) -> Found:
 def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
     """How the embedding comes from the last block; an error where it is not a function of it."""
     last, place = Point.parse(lens.blocks[-1]), Point.parse(lens.embedding)
-    first, second = (read(_Reader(module, [last], place), module, batch[i : i + 1]) for i in (0, 1))
+    first, second = (read(Keeper([last], place), module, batch[i : i + 1]) for i in (0, 1))
     block = first.blocks[str(last)].detach()
     plain = channels_first(str(last), block)
-    swapped = _Replace(module, [last], place)
+    swapped = _Replace([last], place)
     swapped.given = block
     again = read(swapped, module, batch[1:])
     if not close(again.embedding, first.embedding) or torch.equal(first.embedding, second.embedding):
@@ -110,7 +110,7 @@ def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
     for kind, value in (("mean", plain.mean((2, 3))), ("max", plain.amax((2, 3)))):
         if close(value, first.embedding):
             return kind
-    shuffled = _Replace(module, [last], place)
+    shuffled = _Replace([last], place)
     order = torch.randperm(plain[0, 0].numel(), generator=torch.Generator().manual_seed(1))
     mixed = plain.flatten(2)[:, :, order].view_as(plain)
     shuffled.given = mixed.permute(0, 2, 3, 1) if last.channels_last else mixed
@@ -118,12 +118,12 @@ def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
     return "pool, then layers" if close(moved.embedding, first.embedding) else "positions matter"
 
 
-def read(reader: _Reader, module: nn.Module, batch: Tensor) -> _Reader:
-    with settled(module), reader.attached():
+def read(keeper: Keeper, module: nn.Module, batch: Tensor) -> Keeper:
+    with settled(module), Reader(module, keeper.wanted, keeper.take).attached():
         output = module(batch.clone())
-    if reader.embedding is None:
-        reader.embedding = output
-    return reader
+    if keeper.embedding is None:
+        keeper.embedding = output
+    return keeper
 
 
 def close(a: Tensor | None, b: Tensor | None) -> bool:

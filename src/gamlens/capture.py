@@ -42,25 +42,16 @@ class Tail:
         return {name: as_map(name, block.detach(), self.grids) for name, block in self.blocks.items()}
 
 
-class _Reader(TorchFunctionMode):
-    """Takes the wanted tensors out of one forward in this thread."""
+class Reader(TorchFunctionMode):
+    """Finds the wanted tensors of one forward in this thread; `take` gets each and says what to go on with."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        blocks: Sequence[Point],
-        embedding: Point | None,
-        grids: Mapping[str, Grid] | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, wanted: Sequence[Point], take: Callable[[Point, Tensor], Tensor]) -> None:
         super().__init__()
-        self.model, self.points, self.embedding_point, self.grids = model, list(blocks), embedding, grids or {}
+        self.model, self.wanted, self.take = model, list(dict.fromkeys(wanted)), take
         self.thread = threading.get_ident()
-        self.blocks: dict[str, Tensor] = {}
-        self.embedding: Tensor | None = None
         self.armed: list[tuple[Tensor, Point, int]] = []
         self.heard = False
         self.listening = ExitStack()
-        self.wanted = list(dict.fromkeys([*self.points, *([embedding] if embedding is not None else [])]))
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -85,7 +76,7 @@ class _Reader(TorchFunctionMode):
             value = args[0] if key is None else kwargs[key]
             for point in points:
                 if point.reads_input:
-                    value = self._take(point, value)
+                    value = self.take(point, _tensor(value, point))
             return ((value, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: value})
 
         return hook
@@ -98,7 +89,7 @@ class _Reader(TorchFunctionMode):
             start = value = output[0] if wrapped else output
             for point in points:
                 if not point.reads_input and not point.chain:
-                    value = self._take(point, value)
+                    value = self.take(point, _tensor(value, point))
             for point in points:
                 if point.chain:
                     self.listen()
@@ -126,12 +117,26 @@ class _Reader(TorchFunctionMode):
             if step + 1 < len(point.chain):
                 self.armed.append((_tensor(result, point), point, step + 1))
             else:
-                result = self._take(point, result)
+                result = self.take(point, _tensor(result, point))
         return result
 
-    def _take(self, point: Point, value: Any) -> Any:
+
+class Keeper:
+    """Keeps blocks and the embedding as a Reader finds them, and starts the graph at the first block."""
+
+    def __init__(
+        self, blocks: Sequence[Point], embedding: Point | None = None, grids: Mapping[str, Grid] | None = None
+    ) -> None:
+        self.points, self.embedding_point, self.grids = list(blocks), embedding, grids or {}
+        self.blocks: dict[str, Tensor] = {}
+        self.embedding: Tensor | None = None
+
+    @property
+    def wanted(self) -> list[Point]:
+        return [*self.points, *([self.embedding_point] if self.embedding_point is not None else [])]
+
+    def take(self, point: Point, tensor: Tensor) -> Tensor:
         """Keep the tensor; hand on a copy, so that in-place work that follows cannot reach what was kept."""
-        tensor = _tensor(value, point)
         if point == self.embedding_point:
             if self.embedding is not None:
                 raise GamlensError(f"The embedding layer {str(point)!r} ran twice in one forward: name another one.")
@@ -144,14 +149,7 @@ class _Reader(TorchFunctionMode):
                 f"Block {name!r} runs more than once in one forward, so it has no single activation: "
                 "name a block that runs once, or call the shared part by itself."
             )
-        grid = self.grids.get(name)
-        fits = tensor.ndim == 4 if grid is None else tensor.ndim > 2 and tensor[0, ..., 0].numel() == grid.count
-        if not fits or not tensor.is_floating_point():
-            what = "(B,C,h,w)" if grid is None else f"(B,{grid.count},C)"
-            raise GamlensError(
-                f"Block {name!r} gives {tuple(tensor.shape)} of {tensor.dtype}; an activation is {what} and real: "
-                "name a block before the features are flattened."
-            )
+        check_shape(name, tensor, self.grids.get(name))
         torch.set_grad_enabled(True)
         kept = tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)
         self.blocks[name] = kept
@@ -180,8 +178,8 @@ def forward(
     tokens, where the tokens lie.
     """
     model = unwrap(model)
-    reader = _Reader(model, blocks, embedding, grids)
-    with settled(model), reader.attached():
+    keeper = Keeper(blocks, embedding, grids)
+    with settled(model), Reader(model, keeper.wanted, keeper.take).attached():
         batch = batch.clone() if batch.is_inference() else batch
         amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
         try:
@@ -192,14 +190,14 @@ def forward(
         except Exception as error:
             what = f"a batch of shape {tuple(batch.shape)}, {batch.dtype}, {batch.device}"
             raise failed(what, error) from error
-    if missing := reader.missing():
+    if missing := keeper.missing():
         raise GamlensError(
             f"Block {missing[0]!r} did not run in this forward: name one that the model calls, "
             "as `lens.blocks` or `gamlens blocks` list them."
         )
-    if embedding is not None and reader.embedding is None:
+    if embedding is not None and keeper.embedding is None:
         raise GamlensError(f"The embedding layer {str(embedding)!r} did not run in this forward: name another one.")
-    return Tail(model, output, reader.blocks, reader.embedding, reader.grids)
+    return Tail(model, output, keeper.blocks, keeper.embedding, keeper.grids)
 
 
 def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list[dict[str, Tensor]]:
@@ -247,6 +245,17 @@ def _backward(score: Tensor, blocks: list[Tensor], keep_graph: bool) -> Sequence
     if all(bool(gradient.isfinite().all()) for gradient in found if gradient is not None):
         return [None if gradient is None else gradient.float() / HALF_SCALE for gradient in found]
     return torch.autograd.grad(score, blocks, retain_graph=keep_graph, allow_unused=True)
+
+
+def check_shape(name: str, tensor: Tensor, grid: Grid | None) -> None:
+    """A block is a map (B,C,h,w), or tokens (B,N,C) whose places are known."""
+    fits = tensor.ndim == 4 if grid is None else tensor.ndim > 2 and tensor[0, ..., 0].numel() == grid.count
+    if not fits or not tensor.is_floating_point():
+        what = "(B,C,h,w)" if grid is None else f"(B,{grid.count},C)"
+        raise GamlensError(
+            f"Block {name!r} gives {tuple(tensor.shape)} of {tensor.dtype}; an activation is {what} and real: "
+            "name a block before the features are flattened."
+        )
 
 
 def has_output_module(model: nn.Module) -> bool:
