@@ -58,6 +58,41 @@ class DenseLike(nn.Module):
         return self.classifier(torch.flatten(F.adaptive_avg_pool2d(h, (1, 1)), 1))
 
 
+class Bottleneck(nn.Module):
+    """Two branches that meet in place, as in a ResNet."""
+
+    def __init__(self, inputs: int, outputs: int, *, biased: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=biased)
+        self.bn = nn.BatchNorm2d(outputs)
+        self.last = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.last_bn = nn.BatchNorm2d(outputs)
+        self.short = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), nn.BatchNorm2d(outputs))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.last_bn(self.last(self.relu(self.bn(self.conv(x)))))
+        h += self.short(x)
+        return self.relu(h)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer1 = Bottleneck(3, 8, biased=True)
+        self.layer2 = Bottleneck(8, 12, biased=False)
+        self.layer3 = Bottleneck(12, 16, biased=True)
+        self.fc = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        return {"logits": self.fc(self.layer3(self.layer2(self.layer1(x))).mean(dim=(2, 3))), "loss": None}
+
+
+def dense() -> nn.Module:
+    """A DenseNet of two blocks."""
+    return models.DenseNet(8, (2, 2), 16, num_classes=CLASSES)
+
+
 class Returns(Small):
     """Small, but what it returns is wrapped: in a tuple, a dict, a record."""
 

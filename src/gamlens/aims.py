@@ -10,8 +10,9 @@ from torch import Tensor
 from gamlens import captions, capture, scores
 from gamlens.capture import Tail
 from gamlens.explanation import NO_CLASS
+from gamlens.maps import wide
 from gamlens.models import pick
-from gamlens.rows import Origin, Rows, check_score, wide
+from gamlens.rows import Origin, Rows, check_score
 from gamlens.sight import Reach, Sight
 from gamlens.trace import Aim, PairTrace
 
@@ -45,8 +46,17 @@ def at_score(sight: Sight, batch: Tensor, n: Reach, score: scores.OutputScore, o
     waiting = tail.checks + check_score(value, len(batch))
     (gradients,) = capture.gradients(value, [tail], keep_graph=False)
     none = torch.full((len(batch),), NO_CLASS, device=value.device)
-    index = tuple(range(len(batch)))
-    return Rows(tail.activations(), gradients, value.detach(), none, index, size_of(batch), origin, checks=waiting)
+    return Rows(
+        tail.activations(),
+        gradients,
+        value.detach(),
+        none,
+        tuple(range(len(batch))),
+        size_of(batch),
+        origin,
+        checks=waiting,
+        compiled=tail.compiled,
+    )
 
 
 def at_pairs(sight: Sight, x: Tensor, y: Tensor, pairs: int, n: Reach, origins: tuple[Origin, Origin]) -> PairTrace:

@@ -28,7 +28,10 @@ ATTENTION = re.compile(r"attention|flash|xformers|sdp", re.IGNORECASE)
 
 @dataclass
 class Tail:
-    """What a forward left, still in the graph: wanted blocks in the order they ran, as the network has them."""
+    """What a forward left, still in the graph: wanted blocks in the order they ran, as the network has them.
+
+    `around` makes what a backward through it must run under; `compiled`: whether maps should be, too.
+    """
 
     model: nn.Module
     output: Any
@@ -36,6 +39,8 @@ class Tail:
     embedding: Tensor | None
     grids: Mapping[str, Grid] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    compiled: bool = False
 
     def activations(self) -> dict[str, Tensor]:
         """The blocks out of the graph, (B,C,h,w) each."""
@@ -65,8 +70,15 @@ class Reader(TorchFunctionMode):
                     stack.callback(module.register_forward_pre_hook(self._before(mine), with_kwargs=True).remove)
                 if any(not point.reads_input for point in mine):
                     stack.callback(module.register_forward_hook(self._after(mine)).remove)
+            if any(point.chain for point in self.wanted):
+                stack.callback(self.model.register_forward_hook(self._leave).remove)
             self.listening = stack.enter_context(ExitStack())
             yield
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Functions are followed inside the model only."""
+        if threading.get_ident() == self.thread:
+            self.listening.close()
 
     def _before(self, points: list[Point]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -212,7 +224,7 @@ def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list
         )
     blocks = [block for tail in tails for block in tail.blocks.values()]
     try:
-        with settled(tails[0].model), torch.enable_grad():
+        with settled(tails[0].model), tails[0].around(), torch.enable_grad():
             found = iter(_backward(score.sum(), blocks, keep_graph))
     except RuntimeError as error:
         hint = "Were weights changed since the forward? Then trace the images again."

@@ -50,6 +50,11 @@ def normalize(maps: Tensor) -> Tensor:
     return result
 
 
+def is_named(how: Fusion) -> bool:
+    """Whether a fusion is one of FUSIONS, not weights."""
+    return isinstance(how, str) and how in FUSIONS
+
+
 def fuse(maps: Sequence[Tensor], how: Fusion = "mean") -> Tensor:
     """One map from those of several blocks, not normalised again: [(B,H,W)] -> (B,H,W).
 

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens import checks, fuse, methods
+from gamlens import checks, fuse, maps, methods
 from gamlens.checks import Check, on
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.geometry import Frame
 from gamlens.images import Picture
+from gamlens.maps import wide
+from gamlens.methods import Method
 from gamlens.points import PIXELS
 
 HIDDEN_SHARE = 0.5
@@ -71,7 +73,8 @@ class Rows:
     """Activations of B images and gradients of R scores on them: everything the methods need.
 
     activations {block: (B,C,h,w)}, gradients {block: (R,C,h,w)}, in network order; index says which image a row
-    is of; size is the model's input (H,W); views are other looks at the same images, whose maps are averaged in.
+    is of; size is the model's input (H,W); views are other looks at the same images, whose maps are averaged in;
+    `compiled` says whether map arithmetic is.
     """
 
     activations: dict[str, Tensor]
@@ -83,19 +86,25 @@ class Rows:
     origin: Origin
     views: tuple[View, ...] = ()
     checks: tuple[Check, ...] = ()
+    compiled: bool = False
 
     def __repr__(self) -> str:
         return f"<Rows: {len(self.index)} of {', '.join(self.gradients)}>"
 
     def block(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """A block's activation and gradient, one of each a row, in float32 or wider; the last block by default."""
+        activation, gradient = self._taken(name)
+        return wide(activation), wide(gradient)
+
+    def _taken(self, name: str | None) -> tuple[Tensor, Tensor]:
+        """The same in the precision they were made in."""
         name = name if name is not None else list(self.gradients)[-1]
         if name not in self.gradients:
             raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.gradients)}.")
         activation = self.activations[name]
         if self.index != tuple(range(len(activation))):
             activation = activation[on(self.index, activation.device)]
-        return wide(activation), wide(self.gradients[name])
+        return activation, self.gradients[name]
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
         """The method's map at a block's own size, neither resized nor normalised: (R,h,w)."""
@@ -110,9 +119,11 @@ class Rows:
                 f"Method {method!r} is of kind {entry.kind!r} and has no map of one image: use compare or trace_pair."
             )
         with exactly(self.scores):
-            activation, gradient = self.block(block)
-            result: Tensor = entry.fn(activation, gradient, *([wide(self.scores)] if entry.reads_score else []))
-        return result
+            return entry.fn(*map(wide, self._inputs(entry, block)))
+
+    def _inputs(self, entry: Method, block: str | None) -> tuple[Tensor, ...]:
+        """What a method takes at a block."""
+        return (*self._taken(block), *([self.scores] if entry.reads_score else []))
 
     def sums(self, block: str | None = None) -> Sums:
         """Channel sums of activations, positive and negative gradients at a block."""
@@ -129,15 +140,11 @@ class Rows:
         """Resize, normalise and fuse the maps of the last n blocks; an `input` method has one map, of the pixels."""
         n, how = (1, "mean") if methods.find(method).kind == "input" else (n, how)
         names = last_blocks(tuple(self.gradients), n)
-        blocks: dict[str, Tensor] = {}
-        flat: dict[str, Tensor] = {}
-        for name in names:
-            raws = [given] if given is not None else self._raws(method, name)
-            seen = [fuse.min_max(fuse.resize(raw, self.size)) for raw in raws]
-            blocks[name] = torch.stack([view for view, _ in seen]).mean(dim=0) if len(seen) > 1 else seen[0][0]
-            flat[name] = torch.stack([bad for _, bad in seen]).all(dim=0)
         with exactly(self.scores):
-            maps = fuse.fuse(list(blocks.values()), how)
+            made = self._compiled(method, names, how) if given is None else None
+            made = made or self._made(method, names, how, given)
+        blocks = dict(zip(names, made.blocks, strict=True))
+        flat = dict(zip(names, made.flat, strict=True))
         found = [_flat(method, flat), *([self._hidden()] if method == "grad_cam" else [])]
         waiting = checks.make(found, stacklevel=4)
         about = {
@@ -148,17 +155,41 @@ class Rows:
             "blocks": list(names),
         }
         return Explanation(
-            maps=maps.float(),
+            maps=made.fused.float(),
             blocks={name: block.float() for name, block in blocks.items()},
             scores=self.scores.float(),
             targets=self.targets,
-            index=on(self.index, maps.device),
+            index=on(self.index, made.fused.device),
             pictures=self.origin.pictures,
             frames=self.origin.frames,
             labels=self.origin.labels,
             about=about,
             checks=self._waiting() + waiting,
         )
+
+    def _made(self, method: str, names: Sequence[str], how: fuse.Fusion, given: Tensor | None) -> maps.Made:
+        """Block by block, the views of each averaged."""
+        blocks, flat = [], []
+        for name in names:
+            raws = [given] if given is not None else self._raws(method, name)
+            seen = [fuse.min_max(fuse.resize(raw, self.size)) for raw in raws]
+            blocks.append(torch.stack([view for view, _ in seen]).mean(dim=0) if len(seen) > 1 else seen[0][0])
+            flat.append(torch.stack([bad for _, bad in seen]).all(dim=0))
+        return maps.Made(blocks, flat, fuse.fuse(blocks, how))
+
+    def _compiled(self, method: str, names: Sequence[str], how: fuse.Fusion) -> maps.Made | None:
+        """The same in a few kernels; None where that is not asked for, or not for this."""
+        entry = methods.find(method)
+        if (
+            not self.compiled
+            or self.views
+            or entry.kind != "block"
+            or not isinstance(how, str)
+            or how not in fuse.FUSIONS
+        ):
+            return None
+        inputs = [self._inputs(entry, name) for name in names]
+        return maps.make_compiled(entry.fn, inputs, self.size, str(how))
 
     def _waiting(self) -> tuple[Check, ...]:
         """Checks of this look and of the other views."""
@@ -234,7 +265,3 @@ def _flat(method: str, flat: dict[str, Tensor]) -> Check:
         return f"{method}: a map is flat or not finite and was set to zeros (block {where})."
 
     return Check(torch.stack(list(flat.values())).any(), say, fatal=False)
-
-
-def wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

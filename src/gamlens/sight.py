@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,15 @@ from torch import Tensor, nn
 from gamlens import capture, checks, models
 from gamlens.capture import Tail
 from gamlens.checks import Check
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, GamlensWarning, near
 from gamlens.methods import Method
 from gamlens.models import Binding, Layout, Output, pick
 from gamlens.points import OUTPUT, PIXELS, Grid, Point
 from gamlens.rows import last_blocks
 from gamlens.settle import unwrap
+
+if TYPE_CHECKING:
+    from gamlens.fast import Program
 
 Reach = int | None | Method  # the last n blocks, all of them, or the pixels under an `input` method
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,15 +53,18 @@ class Sight:
         place = models.named(self.inner, [embedding] if embedding is not None else None)
         self.asked_embedding = place[0] if place else None
         self.binding: Binding | None = None
-        self._compile = compile
-        self._twin: nn.Module | None = None
+        self.compile = compile
+        self._programs: dict[Any, Program | None] = {}
         self._grids: dict[tuple[int, int], Mapping[str, Grid]] = {}
 
     def on(self, model: nn.Module) -> Sight:
         """The same blocks of another copy of the model."""
         other = copy.copy(self)
-        other.model, other.inner, other._twin = model, unwrap(model), None
+        other.model, other.inner, other._programs = model, unwrap(model), {}
         return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_programs": {}}
 
     # What is known about the model
 
@@ -133,15 +140,12 @@ class Sight:
         """One forward that keeps `blocks`, and the embedding where it is asked for."""
         place = Point.parse(self.embedding) if embedding else None
         whole = place is not None and str(place) == OUTPUT and not capture.has_output_module(self.inner)
-        tail = capture.forward(
-            self._fast(),
-            batch,
-            blocks,
-            embedding=None if whole else place,
-            precision=PRECISIONS[self.precision],
-            during=during,
-            grids=self._grids_at(batch),
-        )
+        precision, grids, read = PRECISIONS[self.precision], self._grids_at(batch), None if whole else place
+        tail = self._fast(batch, blocks, read, precision, grids) if self.compile and during is None else None
+        if tail is None:
+            tail = capture.forward(
+                self.model, batch, blocks, embedding=read, precision=precision, during=during, grids=grids
+            )
         return replace(tail, embedding=pick(tail.output, self.output)) if whole else tail
 
     def class_scores(self, tail: Tail, count: int) -> Tensor:
@@ -163,16 +167,36 @@ class Sight:
             flat = [tail.embedding.flatten(1) for tail in (tails[0], tails[-1]) if tail.embedding is not None]
             return flat[0][parts[0]], flat[1][parts[1]]
 
-    def _fast(self) -> nn.Module:
-        """The model, or its compiled twin; the twin is made anew where the model's weights have moved."""
-        if not self._compile:
-            return self.model
-        if self._twin is None or not models.shares(self._twin, self.inner):
-            layout = self.bound().layout
-            points = [*self.bound().points, *([self.asked_embedding] if self.asked_embedding else [])]
-            points += [Point.parse(layout.embedding)] if layout is not None else []
-            self._twin = models.compiled(self.inner, points)
-        return self._twin
+    def _fast(
+        self,
+        batch: Tensor,
+        blocks: Sequence[Point],
+        embedding: Point | None,
+        precision: torch.dtype | None,
+        grids: Mapping[str, Grid],
+    ) -> Tail | None:
+        """The same by a compiled program, made when it is first needed; None where the model cannot be compiled."""
+        from gamlens import fast
+
+        key = (tuple(blocks), embedding, batch.shape[1:], batch.dtype, batch.device)
+        try:
+            program = self._programs.get(key)
+            if key in self._programs and program is None:
+                return None
+            if program is None or not program.fits(batch):
+                program = fast.build(self.inner, batch, blocks, embedding=embedding, precision=precision)
+                self._programs[key] = program
+            return program.run(batch, precision=precision, grids=grids)
+        except (GamlensError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a compiler says, the plain model is there
+            self._programs[key] = None
+            warnings.warn(
+                f"compile=True: {self.name} runs as it is, not compiled: {fast.reason(error)}",
+                GamlensWarning,
+                stacklevel=2,
+            )
+            return None
 
     def _grids_at(self, batch: Tensor) -> Mapping[str, Grid]:
         """Where tokens lie at this batch's size: found anew for a size that is new."""

@@ -15,7 +15,8 @@ from gamlens.capture import Tail
 from gamlens.checks import Check, on
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
-from gamlens.rows import Evidence, Origin, Rows, Sums, View, check_score, exactly, wide
+from gamlens.maps import wide
+from gamlens.rows import Evidence, Origin, Rows, Sums, View, check_score, exactly
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Aim:
             self.origin,
             views,
             waiting,
+            self.tail.compiled,
         )
         return Trace(rows, self.output, self.score, self.multi_label, self if keep else None)
 
@@ -260,6 +262,7 @@ class PairTrace:
                     size,
                     replace(origin, about={**origin.about, "score": name}),
                     checks=() if side else waiting,
+                    compiled=self.tails[number].compiled,
                 )
             )
         return sides[0], sides[1]

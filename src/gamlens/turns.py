@@ -40,7 +40,7 @@ def gradients(output: Tensor, vectors: Tensor, tail: Tail, *, keep_graph: bool, 
 def _together(output: Tensor, vectors: Tensor, tail: Tail) -> dict[str, Tensor] | None:
     """All turns in one backward; None where the tail cannot do that, so that a plain one says what is wrong."""
     try:
-        with settled(tail.model), torch.enable_grad():
+        with settled(tail.model), tail.around(), torch.enable_grad():
             found = torch.autograd.grad(
                 output,
                 list(tail.blocks.values()),

@@ -21,7 +21,7 @@ from gamlens.experiments.batches import Ready, Row, error_row, head, ready, spli
 from gamlens.experiments.protocol import Protocol, Unit
 from gamlens.explanation import Explanation
 from gamlens.lens import Lens
-from gamlens.rows import wide
+from gamlens.maps import wide
 
 Maps = dict[tuple[str, int], Tensor]
 UNCHANGED = "ones"

@@ -13,9 +13,9 @@ from gamlens.errors import GamlensError
 from gamlens.experiments.protocol import Protocol
 from gamlens.geometry import Transform
 from gamlens.lens import Lens
+from gamlens.maps import wide
 from gamlens.models import pick
 from gamlens.prepare import Prepared
-from gamlens.rows import wide
 
 LARGEST = 64
 

@@ -16,8 +16,8 @@ from gamlens.experiments.sanity import Make
 from gamlens.fuse import min_max
 from gamlens.images import Picture
 from gamlens.lens import Lens
+from gamlens.maps import wide
 from gamlens.prepare import Views, prepare
-from gamlens.rows import wide
 
 EDGES = "edges"
 TITLES = {EDGES: "Edge detector (control)"}

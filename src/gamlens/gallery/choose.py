@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gamlens import scores
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.rows import check_score, exactly, wide
+from gamlens.maps import wide
+from gamlens.rows import check_score, exactly
 
 Score = str | scores.PairScore
 

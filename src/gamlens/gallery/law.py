@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gamlens import capture
 from gamlens.capture import Tail
-from gamlens.rows import exactly, wide
+from gamlens.maps import wide
+from gamlens.rows import exactly
 
 LINEAR, UNIT, OTHER = "linear", "unit", "other"
 LOOSEST = 0.02

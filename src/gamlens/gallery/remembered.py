@@ -11,7 +11,8 @@ from gamlens.gallery.choose import check_lengths, slopes, warn_same
 from gamlens.gallery.law import pull
 from gamlens.gallery.record import Gallery
 from gamlens.gallery.sink import Ask, Sink
-from gamlens.rows import Rows, exactly, wide
+from gamlens.maps import wide
+from gamlens.rows import Rows, exactly
 
 
 def explain(x: Gallery, y: Gallery, chosen: Tensor, ask: Ask, device: torch.device) -> PairExplanation:

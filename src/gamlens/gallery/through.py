@@ -15,7 +15,8 @@ from gamlens.gallery.record import Gallery
 from gamlens.gallery.sink import Ask, Sink
 from gamlens.geometry import Frame
 from gamlens.images import Picture
-from gamlens.rows import Rows, wide
+from gamlens.maps import wide
+from gamlens.rows import Rows
 
 Images = Gallery | list[Picture]
 Shown = dict[int, tuple[Picture, Frame]]

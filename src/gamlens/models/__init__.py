@@ -14,7 +14,6 @@ from gamlens.errors import GamlensError, near
 from gamlens.models import checkpoint, efficientnet_lite, hf_zoo, timm_zoo, torchvision_zoo, tresnet
 from gamlens.models.bind import Binding, bind, grids, named
 from gamlens.models.chexnet import chexnet
-from gamlens.models.compiled import compiled, shares
 from gamlens.models.discover import Layout, Stage
 from gamlens.models.from_file import from_file
 from gamlens.models.lenet5 import lenet5
@@ -113,11 +112,9 @@ __all__ = [
     "TextEncoder",
     "Weights",
     "bind",
-    "compiled",
     "from_file",
     "grids",
     "load",
     "named",
     "pick",
-    "shares",
 ]
