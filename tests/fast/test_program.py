@@ -52,8 +52,7 @@ def test_the_same_maps(make: Callable[[], nn.Module], options: dict[str, Any]) -
     assert len(compiled.sight._programs) == 2
 
 
-@pytest.mark.filterwarnings("ignore:grad_cam:gamlens.GamlensWarning")
-@pytest.mark.filterwarnings("ignore:xgrad_cam:gamlens.GamlensWarning")
+@pytest.mark.filterwarnings("ignore:(x?grad_cam|Grad-CAM):gamlens.GamlensWarning")
 def test_everything_a_trace_can_do() -> None:
     """Many targets, other targets later, every method, any n, a callable score, another number of images."""
     plain, compiled = lenses(nets.Small)
