@@ -258,7 +258,18 @@ def test_the_command(run: results.Run, tmp_path: Path) -> None:
     assert outcome.exit_code == 0, outcome.stderr
     assert re.sub(r"\s+", "", f"{out}") in re.sub(r"\s+", "", outcome.stdout)
     assert "<h1>Report: loc</h1>" in out.read_text()
+    for place, made in (
+        ("new/below", "new/below/report.html"),
+        ("new/a.html", "new/a.html"),
+        ("new", "new/report.html"),
+    ):
+        outcome = CliRunner().invoke(
+            app, ["report", str(tmp_path / "loc"), "-o", str(tmp_path / place), "--cases", "0"]
+        )
+        assert outcome.exit_code == 0, outcome.stderr
+        assert "<h1>Report: loc</h1>" in (tmp_path / made).read_text()
     for arguments, message in (
+        ([str(tmp_path / "loc"), "-o", f"{out}/new/page.html", "--cases", "0"], "could not write the page to"),
         ([str(tmp_path)], "is not a run: run.json is missing"),
         ([str(tmp_path / "none")], "is not a run: run.json is missing"),
     ):
