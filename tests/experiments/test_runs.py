@@ -243,6 +243,14 @@ def test_a_page_says_what_it_leaves_out() -> None:
     assert files.page(results_[1:], title="t", lead="l.").lead == "l."
 
 
+def test_a_hold_out_out_of_range_says_what_is_allowed(root: Path, tmp_path: Path) -> None:
+    for given, message in (("-1", "hold_out=-1: give 0 (nothing"), ("tenth", "--hold-out 'tenth' is no whole number")):
+        made = command(root, tmp_path, "--out", str(tmp_path / "x"), "--hold-out", given)
+        assert made.exit_code == 1
+        assert message in made.stderr
+        assert not (tmp_path / "x").exists()
+
+
 def test_one_step_is_no_curve() -> None:
     with pytest.raises(GamlensError, match="curves=1"):
         Protocol("objective", curves=1)
