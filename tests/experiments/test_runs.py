@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -153,6 +154,57 @@ def test_resuming_counts_earlier_errors_and_is_not_stricter(
     assert len(made.errors) == 5
     with pytest.raises(GamlensError, match="this one fails"):
         MakeMeasurer(lens, ONE)().work(MakeMeasurer(lens, ONE)().load(units(load("table", root / "items.csv"), ONE)))
+
+
+def stopped(root: Path, place: Path) -> dict[str, bytes]:
+    """A run that was broken off after four of eight items: its parts."""
+
+    def status(items: int, errors: int) -> None:
+        if items == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(root, place, ONE, status=status)
+    return {part.name: part.read_bytes() for part in (place / "parts").iterdir()}
+
+
+def test_a_run_goes_on_after_its_data_moved(root: Path, tmp_path: Path) -> None:
+    """What is measured stays; run.json says where the data lies now, for the report."""
+    before = stopped(root, tmp_path / "run")
+    moved = Path(shutil.copytree(root, tmp_path / "moved"))
+    told: list[tuple[int, int]] = []
+    made = run(moved, tmp_path / "run", ONE, status=lambda items, errors: told.append((items, errors)))
+    assert told[0] == (4, 1)
+    assert [items for items, _ in told] == [4, 6, 8]
+    assert {name: (tmp_path / "run/parts" / name).read_bytes() for name in before} == before
+    assert made.about["root"] == str(moved / "items.csv")
+    whole = run(root, tmp_path / "whole", ONE)
+    np.testing.assert_array_equal(made.groups["gam", 1]["iou"], whole.groups["gam", 1]["iou"])
+
+
+def test_other_images_under_the_same_names_are_another_run(root: Path, tmp_path: Path) -> None:
+    stopped(root, tmp_path / "run")
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    Image.new("RGB", (100, 80)).save(other / "5.png")
+    with pytest.raises(GamlensError, match="holds another run: images_sha256"):
+        run(other, tmp_path / "run", ONE)
+    boxes = (other / "items.csv").read_text().replace("ant,10,8", "ant,11,8")
+    (other / "items.csv").write_text(boxes)
+    with pytest.raises(GamlensError, match="holds another run: fingerprint"):
+        run(other, tmp_path / "run", ONE)
+
+
+def test_a_run_of_an_earlier_version_goes_on_where_its_data_lay(root: Path, tmp_path: Path) -> None:
+    """It does not know its images, so only the place can tell them."""
+    stopped(root, tmp_path / "run")
+    file = tmp_path / "run/run.json"
+    about = json.loads(file.read_text())
+    del about["images_sha256"]
+    file.write_text(json.dumps(about))
+    moved = Path(shutil.copytree(root, tmp_path / "moved"))
+    with pytest.raises(GamlensError, match="holds another run: root"):
+        run(moved, tmp_path / "run", ONE)
+    assert len(run(root, tmp_path / "run", ONE).groups["gam", 1]["item"]) == IMAGES - 1
 
 
 def test_a_folder_by_address(root: Path, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "data": dataset.name,
         "root": dataset.root,
         "fingerprint": dataset.fingerprint(),
+        "images_sha256": dataset.contents(),
         "items": items,
         "protocol": protocol.record(),
         "command": _command(),
