@@ -96,6 +96,39 @@ def test_runs_of_one_protocol_share_a_line(root: Path, tmp_path: Path) -> None:
     assert {line[header.index("errors")] for line in lines} == {"1"}
 
 
+def test_a_table_reads_only_its_columns(root: Path, tmp_path: Path) -> None:
+    """The same numbers and the same errors from a part of the columns."""
+    for kind, task in (("localization", "classification"), ("objective", "classification"), ("objective", "dot")):
+        protocol = Protocol(kind, task, methods=("gam", "grad_cam"), n=(1,), hold_out=3)
+        whole = run(root, tmp_path / kind / task, protocol)
+        part = results.read(tmp_path / kind / task, only=tables.NEEDED)
+        for make in (tables.cells, tables.contests):
+            assert repr(make(part)) == repr(make(whole))
+            assert make(part)
+        assert [(row["item"], row["error"]) for row in part.errors] == [
+            (row["item"], row["error"]) for row in whole.errors
+        ]
+        for key, columns in part.groups.items():
+            assert set(columns) == set(whole.groups[key]) & set(tables.NEEDED)
+
+
+def test_parts_without_a_value_are_joined_to_those_with() -> None:
+    """A column that no row has is no column; a part without it is NaN, and names stay names."""
+    some = {"item": ["a", "b"], "method": ["gam"] * 2, "n": [1, 1], "error": ["", ""], "area": [0.5, None],
+            "label": [3, 4], "iou": [[0.1, 0.2], [0.3, 0.4]], "truth": [[1.0], [1.0, 2.0]], "insertion": [None] * 2,
+            "side": [None, None]}  # fmt: skip
+    none = {**some, "item": ["c", "d"], "area": [None, None], "side": ["x", "y"]}
+    columns = results._gather({}, [some, none]).groups["gam", 1]
+    assert "insertion" not in columns
+    assert columns["item"] == ["a", "b", "c", "d"]
+    assert columns["side"] == [None, None, "x", "y"]
+    np.testing.assert_array_equal(columns["area"], [0.5, np.nan, np.nan, np.nan])
+    assert columns["iou"].shape == (4, 2)
+    assert columns["iou"].dtype == np.float32
+    assert columns["label"].tolist() == [3, 4, 3, 4]
+    assert [len(boxes) for boxes in columns["truth"]] == [1, 2, 1, 2]
+
+
 def test_the_papers_number_is_of_the_same_truth() -> None:
     """The paper's IoU on VOC is of masks: boxes of VOC are another thing and say so."""
     about = {"data": "voc", "protocol": Protocol("localization").record()}

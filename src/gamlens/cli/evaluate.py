@@ -143,7 +143,7 @@ def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
     if not done["measured"]:
         tell("note", f"this run was finished before; nothing was measured again ({out})", "yellow")
     out_console.print(f"{done['items']} items in {out}", highlight=False)
-    run = results.read(out)
+    run = results.read(out, only=tables.NEEDED)
     if not random and run.groups:
         _show(tables.cells(run))
     if done["errors"]:
@@ -164,7 +164,7 @@ def table(
     with speaking():
         if confidence not in ("logit", "probability"):
             raise GamlensError(f"--confidence is logit or probability, not {confidence!r}.")
-        read = [results.read(run) for run in runs]
+        read = [results.read(run, only=tables.NEEDED) for run in runs]
         if first not in METHODS:
             raise GamlensError(f"There is no method {first!r}: {near(first, METHODS)}")
         found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
