@@ -61,7 +61,7 @@ def test_a_folder_is_searched_and_bad_files_are_told(photos: Path, query: str, t
     result = asked(query, "--in", photos, "--top", "2", "--out", out, "--save-gallery", tmp_path / "new/g.npz")
     lines = [line.split() for line in result.stdout.splitlines()[1:3]]
     assert [line[-1] for line in lines] == ["lion.png", "cheetah.png"]
-    assert "2 images are left out: empty.png, text.jpg" in result.stderr
+    assert "2 of 7 images are left out: empty.png, text.jpg" in result.stderr
     assert result.stderr.count("\n") == 1
     page = (out / "index.html").read_text()
     assert page.count('role="columnheader"') == 3
@@ -139,7 +139,7 @@ def test_images_that_are_gone_are_left_out_of_a_gallery(photos: Path, query: str
     Lens("efficientnet_lite0").remember(files).save(str(tmp_path / "g.npz"))
     (tmp_path / "cheetah.png").unlink()
     result = asked(query, "--in", tmp_path / "g.npz", "--out", tmp_path / "out")
-    assert "1 images are left out: cheetah.png" in result.stderr
+    assert "1 of 2 images are left out: cheetah.png" in result.stderr
     assert "lion.png" in result.stdout
     (tmp_path / "lion.png").unlink()
     result = asked(query, "--in", tmp_path / "g.npz", "--out", tmp_path / "out", code=1)

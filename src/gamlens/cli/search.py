@@ -116,7 +116,8 @@ def _shelf(lens: Lens, places: list[str], out: Path, keep: Path | None) -> work.
     if shelf.bad:
         names = ", ".join(Path(name).name for name, _ in shelf.bad[:NAMED])
         more = f" and {len(shelf.bad) - NAMED} more" if len(shelf.bad) > NAMED else ""
-        tell("note", f"{len(shelf.bad)} images are left out: {names}{more}. {shelf.bad[0][1]}", "yellow")
+        count = f"{len(shelf.bad)} of {len(shelf.bad) + len(shelf.images)} images"
+        tell("note", f"{count} are left out: {names}{more}. {shelf.bad[0][1]}", "yellow")
     return shelf
 
 
