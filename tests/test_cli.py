@@ -117,7 +117,9 @@ def test_blocks_lists_what_is_read() -> None:
         assert text in result.stdout
 
 
-@pytest.mark.parametrize("command", ["classify", "compare", "blocks", "demo", "evaluate", "table", "subset", "studio"])
+@pytest.mark.parametrize(
+    "command", ["classify", "compare", "search", "blocks", "demo", "evaluate", "table", "subset", "studio"]
+)
 def test_help_has_an_example(command: str) -> None:
     result = runner.invoke(app, [command, "--help"])
     assert result.exit_code == 0

@@ -13,7 +13,7 @@ import pytest
 import toy
 
 from gamlens import GamlensError
-from gamlens.engine.ray import _shares, _watched
+from gamlens.engine.ray import SAYS_SO, _shares, _watched, _without
 from gamlens.experiments import results
 from gamlens.experiments.runs import Engine
 
@@ -45,6 +45,19 @@ def test_room_is_left_for_reading() -> None:
         _shares(Cluster(0), 1, 1)
 
 
+def test_one_line_of_standard_error_is_held_back(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also what is written past Python; the other lines come, also when starting fails."""
+
+    def start() -> None:
+        os.write(2, f"first\n[I] Set ray log level from {SAYS_SO} to 3\nlast\n".encode())
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), _without(SAYS_SO):
+        start()
+    os.write(2, f"{SAYS_SO}\n".encode())
+    assert capfd.readouterr().err == f"first\nlast\n{SAYS_SO}\n"
+
+
 def kill_one(place: Path, told: list[int]) -> None:
     """Kill -9 one actor as soon as two parts are there."""
     import psutil
@@ -61,7 +74,9 @@ def kill_one(place: Path, told: list[int]) -> None:
         time.sleep(0.02)
 
 
-def test_rows_are_those_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_those_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Two workers, one killed in the midst: the same rows, none twice, and the cluster is gone afterwards."""
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
@@ -75,6 +90,7 @@ def test_rows_are_those_of_one_process(tmp_path: Path, monkeypatch: pytest.Monke
     assert killed, "no worker was killed: the test showed nothing"
     assert done["items"] == IMAGES
     assert not ray.is_initialized()
+    assert SAYS_SO not in capfd.readouterr().err
     one, other = results.read(tmp_path / "local"), results.read(tmp_path / "ray")
     assert one.groups.keys() == other.groups.keys()
     for key, columns in one.groups.items():

@@ -7,8 +7,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from nets import small
-from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
@@ -26,23 +24,8 @@ PLAN = Plan(("gam", "grad_cam"))
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """Six images of two classes with a box each; one more that cannot be read."""
-    folder, draw = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    with open(folder / "items.csv", "w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(["path", "label", "x0", "y0", "x1", "y1"])
-        for number in range(IMAGES):
-            Image.fromarray(draw.integers(0, 255, (80, 100, 3), dtype=np.uint8)).save(folder / f"{number:02d}.png")
-            out.writerow([f"{number:02d}.png", ("ant", "bee")[number % 2], 10, 8, 40 + 5 * number, 60])
-        (folder / "broken.png").write_bytes(b"no image")
-        out.writerow(["broken.png", "ant", 0, 0, 50, 50])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def lens():
-    return Lens(small().float(), transform=Transform((SIDE, SIDE)))
+def root(boxed):
+    return boxed(IMAGES, lambda number: 40 + 5 * number)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import nets
@@ -25,24 +25,8 @@ SIDE, IMAGES = 64, 12
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve photos of two classes with a box each; one more that cannot be read."""
-    folder = tmp_path_factory.mktemp("data")
-    draw = np.random.default_rng(0)
-    with open(folder / "items.csv", "w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(["path", "label", "x0", "y0", "x1", "y1"])
-        for number in range(IMAGES):
-            Image.fromarray(draw.integers(0, 255, (80, 100, 3), dtype=np.uint8)).save(folder / f"{number:02d}.png")
-            out.writerow([f"{number:02d}.png", ("ant", "bee")[number % 2], 10, 8, 20 + 5 * number, 60])
-        (folder / "broken.png").write_bytes(b"no image")
-        out.writerow(["broken.png", "ant", 0, 0, 50, 50])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def lens() -> Lens:
-    return Lens(nets.small().float(), transform=Transform((SIDE, SIDE)))
+def root(boxed: Callable[..., Path]) -> Path:
+    return boxed(IMAGES, lambda number: 20 + 5 * number)
 
 
 def measured(lens: Lens, root: Path, protocol: Protocol) -> results.Run:

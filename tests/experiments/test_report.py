@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,24 +32,9 @@ TITLES = ["Numbers", "IoU against threshold", "Item by item", "Gains by object s
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photos of two classes with a box each, small to large, and one that cannot be read."""
-    folder = tmp_path_factory.mktemp("data")
-    draw = np.random.default_rng(0)
-    with open(folder / "items.csv", "w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(["path", "label", "x0", "y0", "x1", "y1"])
-        for number in range(IMAGES):
-            Image.fromarray(draw.integers(0, 255, (80, 100, 3), dtype=np.uint8)).save(folder / f"{number:02d}.png")
-            out.writerow([f"{number:02d}.png", number % 2, 10, 8, 20 + 3 * number, 60])
-        (folder / "broken.png").write_bytes(b"no image")
-        out.writerow(["broken.png", 0, 0, 0, 50, 50])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def lens() -> Lens:
-    return Lens(nets.small().float(), transform=Transform((SIDE, SIDE)))
+def data(boxed: Callable[..., Path]) -> Path:
+    """Boxes from small to large."""
+    return boxed(IMAGES, lambda number: 20 + 3 * number, ("0", "1"))
 
 
 def measured(lens: Lens, data: Path, kind: str = "localization", task: str = "classification") -> results.Run:
@@ -258,7 +242,18 @@ def test_the_command(run: results.Run, tmp_path: Path) -> None:
     assert outcome.exit_code == 0, outcome.stderr
     assert re.sub(r"\s+", "", f"{out}") in re.sub(r"\s+", "", outcome.stdout)
     assert "<h1>Report: loc</h1>" in out.read_text()
+    for place, made in (
+        ("new/below", "new/below/report.html"),
+        ("new/a.html", "new/a.html"),
+        ("new", "new/report.html"),
+    ):
+        outcome = CliRunner().invoke(
+            app, ["report", str(tmp_path / "loc"), "-o", str(tmp_path / place), "--cases", "0"]
+        )
+        assert outcome.exit_code == 0, outcome.stderr
+        assert "<h1>Report: loc</h1>" in (tmp_path / made).read_text()
     for arguments, message in (
+        ([str(tmp_path / "loc"), "-o", f"{out}/new/page.html", "--cases", "0"], "could not write the page to"),
         ([str(tmp_path)], "is not a run: run.json is missing"),
         ([str(tmp_path / "none")], "is not a run: run.json is missing"),
     ):

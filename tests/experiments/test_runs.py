@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -95,6 +96,39 @@ def test_runs_of_one_protocol_share_a_line(root: Path, tmp_path: Path) -> None:
     assert {line[header.index("errors")] for line in lines} == {"1"}
 
 
+def test_a_table_reads_only_its_columns(root: Path, tmp_path: Path) -> None:
+    """The same numbers and the same errors from a part of the columns."""
+    for kind, task in (("localization", "classification"), ("objective", "classification"), ("objective", "dot")):
+        protocol = Protocol(kind, task, methods=("gam", "grad_cam"), n=(1,), hold_out=3)
+        whole = run(root, tmp_path / kind / task, protocol)
+        part = results.read(tmp_path / kind / task, only=tables.NEEDED)
+        for make in (tables.cells, tables.contests):
+            assert repr(make(part)) == repr(make(whole))
+            assert make(part)
+        assert [(row["item"], row["error"]) for row in part.errors] == [
+            (row["item"], row["error"]) for row in whole.errors
+        ]
+        for key, columns in part.groups.items():
+            assert set(columns) == set(whole.groups[key]) & set(tables.NEEDED)
+
+
+def test_parts_without_a_value_are_joined_to_those_with() -> None:
+    """A column that no row has is no column; a part without it is NaN, and names stay names."""
+    some = {"item": ["a", "b"], "method": ["gam"] * 2, "n": [1, 1], "error": ["", ""], "area": [0.5, None],
+            "label": [3, 4], "iou": [[0.1, 0.2], [0.3, 0.4]], "truth": [[1.0], [1.0, 2.0]], "insertion": [None] * 2,
+            "side": [None, None]}  # fmt: skip
+    none = {**some, "item": ["c", "d"], "area": [None, None], "side": ["x", "y"]}
+    columns = results._gather({}, [some, none]).groups["gam", 1]
+    assert "insertion" not in columns
+    assert columns["item"] == ["a", "b", "c", "d"]
+    assert columns["side"] == [None, None, "x", "y"]
+    np.testing.assert_array_equal(columns["area"], [0.5, np.nan, np.nan, np.nan])
+    assert columns["iou"].shape == (4, 2)
+    assert columns["iou"].dtype == np.float32
+    assert columns["label"].tolist() == [3, 4, 3, 4]
+    assert [len(boxes) for boxes in columns["truth"]] == [1, 2, 1, 2]
+
+
 def test_the_papers_number_is_of_the_same_truth() -> None:
     """The paper's IoU on VOC is of masks: boxes of VOC are another thing and say so."""
     about = {"data": "voc", "protocol": Protocol("localization").record()}
@@ -153,6 +187,57 @@ def test_resuming_counts_earlier_errors_and_is_not_stricter(
     assert len(made.errors) == 5
     with pytest.raises(GamlensError, match="this one fails"):
         MakeMeasurer(lens, ONE)().work(MakeMeasurer(lens, ONE)().load(units(load("table", root / "items.csv"), ONE)))
+
+
+def stopped(root: Path, place: Path) -> dict[str, bytes]:
+    """A run that was broken off after four of eight items: its parts."""
+
+    def status(items: int, errors: int) -> None:
+        if items == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(root, place, ONE, status=status)
+    return {part.name: part.read_bytes() for part in (place / "parts").iterdir()}
+
+
+def test_a_run_goes_on_after_its_data_moved(root: Path, tmp_path: Path) -> None:
+    """What is measured stays; run.json says where the data lies now, for the report."""
+    before = stopped(root, tmp_path / "run")
+    moved = Path(shutil.copytree(root, tmp_path / "moved"))
+    told: list[tuple[int, int]] = []
+    made = run(moved, tmp_path / "run", ONE, status=lambda items, errors: told.append((items, errors)))
+    assert told[0] == (4, 1)
+    assert [items for items, _ in told] == [4, 6, 8]
+    assert {name: (tmp_path / "run/parts" / name).read_bytes() for name in before} == before
+    assert made.about["root"] == str(moved / "items.csv")
+    whole = run(root, tmp_path / "whole", ONE)
+    np.testing.assert_array_equal(made.groups["gam", 1]["iou"], whole.groups["gam", 1]["iou"])
+
+
+def test_other_images_under_the_same_names_are_another_run(root: Path, tmp_path: Path) -> None:
+    stopped(root, tmp_path / "run")
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    Image.new("RGB", (100, 80)).save(other / "5.png")
+    with pytest.raises(GamlensError, match="holds another run: images_sha256"):
+        run(other, tmp_path / "run", ONE)
+    boxes = (other / "items.csv").read_text().replace("ant,10,8", "ant,11,8")
+    (other / "items.csv").write_text(boxes)
+    with pytest.raises(GamlensError, match="holds another run: fingerprint"):
+        run(other, tmp_path / "run", ONE)
+
+
+def test_a_run_of_an_earlier_version_goes_on_where_its_data_lay(root: Path, tmp_path: Path) -> None:
+    """It does not know its images, so only the place can tell them."""
+    stopped(root, tmp_path / "run")
+    file = tmp_path / "run/run.json"
+    about = json.loads(file.read_text())
+    del about["images_sha256"]
+    file.write_text(json.dumps(about))
+    moved = Path(shutil.copytree(root, tmp_path / "moved"))
+    with pytest.raises(GamlensError, match="holds another run: root"):
+        run(moved, tmp_path / "run", ONE)
+    assert len(run(root, tmp_path / "run", ONE).groups["gam", 1]["item"]) == IMAGES - 1
 
 
 def test_a_folder_by_address(root: Path, tmp_path: Path) -> None:
@@ -241,6 +326,14 @@ def test_a_page_says_what_it_leaves_out() -> None:
     results_ = [files.FileResult(f"{number}.png", error="no image") for number in range(files.PAGE_LIMIT + 1)]
     assert "The first 200 of 201 files are shown." in files.page(results_, title="t", lead="l.").lead
     assert files.page(results_[1:], title="t", lead="l.").lead == "l."
+
+
+def test_a_hold_out_out_of_range_says_what_is_allowed(root: Path, tmp_path: Path) -> None:
+    for given, message in (("-1", "hold_out=-1: give 0 (nothing"), ("tenth", "--hold-out 'tenth' is no whole number")):
+        made = command(root, tmp_path, "--out", str(tmp_path / "x"), "--hold-out", given)
+        assert made.exit_code == 1
+        assert message in made.stderr
+        assert not (tmp_path / "x").exists()
 
 
 def test_one_step_is_no_curve() -> None:

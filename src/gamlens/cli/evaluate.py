@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 
-from gamlens import METHODS
+from gamlens import METHODS, Lens
 from gamlens.cli.common import (
     Blocks,
     Device,
@@ -26,7 +26,18 @@ from gamlens.cli.common import (
     tell,
 )
 from gamlens.cli.status import Status
-from gamlens.data import DATASETS, Manifest, align, align_manifest, hold_out, load, neighbour_pairs, pairs, small
+from gamlens.data import (
+    DATASETS,
+    Dataset,
+    Manifest,
+    align,
+    align_manifest,
+    hold_out,
+    load,
+    neighbour_pairs,
+    pairs,
+    small,
+)
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, near
 from gamlens.experiments import results, tables, typeset
@@ -34,7 +45,9 @@ from gamlens.experiments.protocol import (
     CHOICES,
     KINDS,
     Protocol,
+    Unit,
     numbers,
+    parse_hold_out,
     parse_list,
     parse_views,
     units,
@@ -96,38 +109,48 @@ def evaluate(
     Stopped at any moment, the same command goes on where it was.
     """
     with speaking(resumes=True):
-        named = None if hold_out_.isdigit() else Manifest.load(hold_out_)
-        chosen = Manifest.load(items_) if items_ else None
+        every, named = parse_hold_out(hold_out_)
         protocol = Protocol(
             kind, task, parse_list(methods), numbers(n), subset, input, fill, masked, box_, pairs_, seed,
-            hold_out=0 if named else int(hold_out_), views=parse_views(views), curves=curves,
+            hold_out=every, views=parse_views(views), curves=curves,
         )  # fmt: skip
-        where = Engine(engine, workers, address)
+        where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
         make = partial(
             make_lens, absolute(model), weights and absolute_weights(weights), blocks, device, embedding=embedding
         )
         lens, whole = make(), load(data, root.resolve(), split=split)
-        dataset = align(whole, lens.labels) if task == "classification" else whole
-        manifests = {"items": chosen, "hold_out": named}
-        about = {"manifests": {name: m.fingerprint() for name, m in manifests.items() if m}, "split": split}
-        chosen, named = (m and align_manifest(m, whole, dataset) for m in (chosen, named))
-        items = units(dataset, protocol, chosen=chosen, hold_out=named)[:limit]
-        with Status(f"{kind}, {task}", len(items)) as status:
+        dataset, items, about = _items(lens, whole, protocol, {"items": chosen, "hold_out": named})
+        with Status(f"{kind}, {task}", len(items[:limit])) as status:
             done = evaluate_run(
-                make if engine == "ray" else lambda: lens, dataset, items, protocol, out, batch=batch,
-                chunk=chunk, engine=where, fresh=fresh, about=about, status=status,
+                make if engine == "ray" else lambda: lens, dataset, items[:limit], protocol, out, batch=batch,
+                chunk=chunk, engine=where, fresh=fresh, about={**about, "split": split}, status=status,
             )  # fmt: skip
-        if not done["measured"]:
-            tell("note", f"this run was finished before; nothing was measured again ({out})", "yellow")
-        out_console.print(f"{done['items']} items in {out}", highlight=False)
-        run = results.read(out)
-        if lens.weights != "random" and run.groups:
-            _show(tables.cells(run))
-        if done["errors"]:
-            err_console.print(f"{done['errors']} items have errors; their rows say why:", highlight=False)
-            for row in run.errors[:5]:
-                err_console.print(f"  {row['item']}: {row['error']}", highlight=False, markup=False)
-            raise typer.Exit(1)
+        _tell_end(out, done, random=lens.weights == "random")
+
+
+def _items(
+    lens: Lens, whole: Dataset, protocol: Protocol, given: dict[str, Manifest | None]
+) -> tuple[Dataset, list[Unit], dict[str, Any]]:
+    """The data in the model's classes, what of it is measured, and which manifests said so."""
+    dataset = align(whole, lens.labels) if protocol.task == "classification" else whole
+    about = {"manifests": {name: manifest.fingerprint() for name, manifest in given.items() if manifest}}
+    own = {name: manifest and align_manifest(manifest, whole, dataset) for name, manifest in given.items()}
+    return dataset, units(dataset, protocol, chosen=own["items"], hold_out=own["hold_out"]), about
+
+
+def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
+    """The run's table and the items that failed; these make the exit code 1."""
+    if not done["measured"]:
+        tell("note", f"this run was finished before; nothing was measured again ({out})", "yellow")
+    out_console.print(f"{done['items']} items in {out}", highlight=False)
+    run = results.read(out, only=tables.NEEDED)
+    if not random and run.groups:
+        _show(tables.cells(run))
+    if done["errors"]:
+        err_console.print(f"{done['errors']} items have errors; their rows say why:", highlight=False)
+        for row in run.errors[:5]:
+            err_console.print(f"  {row['item']}: {row['error']}", highlight=False, markup=False)
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example:  gamlens table runs/loc runs/adp --confidence probability --out tables")
@@ -141,7 +164,7 @@ def table(
     with speaking():
         if confidence not in ("logit", "probability"):
             raise GamlensError(f"--confidence is logit or probability, not {confidence!r}.")
-        read = [results.read(run) for run in runs]
+        read = [results.read(run, only=tables.NEEDED) for run in runs]
         if first not in METHODS:
             raise GamlensError(f"There is no method {first!r}: {near(first, METHODS)}")
         found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]

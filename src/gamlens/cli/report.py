@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ EXAMPLE = "Example:  gamlens report runs/loc runs/adp --model resnet50 --out rep
 @app.command(epilog=EXAMPLE)
 def report(
     runs: Annotated[list[str], typer.Argument(help="Folders of runs (gamlens evaluate).", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page, one HTML file.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page (.html), or its folder.")] = Path("report.html"),
     root: Annotated[Path | None, typer.Option(help="Where the data set lies now, if it moved.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of the data set.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Draw the maps of cases again with it.")] = None,
@@ -43,6 +44,9 @@ def report(
         options = work.Options(root, split, lens, confidence, cases)
         page = work.page(found, options, step=lambda name: bar.update(task, advance=1, description=name))
         bar.stop()
+        out = out if out.suffix and not out.is_dir() else out / "report.html"
+        with suppress(OSError):  # what is wrong with the place, writing says
+            out.parent.mkdir(parents=True, exist_ok=True)
         render.write(page, out)
         size = out.stat().st_size / 1e6
         out_console.print(f"{out}  {size:.1f} MB", highlight=False, soft_wrap=True)

@@ -18,6 +18,7 @@ from gamlens.errors import GamlensError
 RUN, DONE, PARTS, LOCK = "run.json", "done.json", "parts", ".lock"
 STALE = 300.0
 FREE = ("command",)  # may differ between two tries of one run
+PLACE, CONTENTS = "root", "images_sha256"  # so may the place, where what lies there is known to be the same
 
 
 class RunFolder:
@@ -60,10 +61,12 @@ class RunFolder:
             if known is None:
                 if parts:
                     raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: --fresh starts over.")
-                self.store.write(RUN, json.dumps(self.about, indent=2, ensure_ascii=False).encode())
+                self._describe(self.about)
             elif (differing := _differences(known, self.about)) and known.keys() == self.about.keys() and not parts:
                 self.store.remove(DONE)
-                self.store.write(RUN, json.dumps(self.about, indent=2, ensure_ascii=False).encode())
+                self._describe(self.about)
+            elif not differing and known.get(PLACE) != self.about.get(PLACE):
+                self._describe({**known, PLACE: self.about[PLACE]})
             elif differing:
                 raise GamlensError(
                     f"{self.store.place!r} holds another run: {differing}. Nothing was changed: "
@@ -114,6 +117,9 @@ class RunFolder:
         if self.store.local is None and time.time() - self._beat > STALE / 5:
             self._beat = time.time()
             self.store.write(LOCK, json.dumps({**_self(), "at": self._beat}).encode())
+
+    def _describe(self, about: Mapping[str, Any]) -> None:
+        self.store.write(RUN, json.dumps(about, indent=2, ensure_ascii=False).encode())
 
     def _clear(self) -> None:
         for name in (DONE, RUN, *(f"{PARTS}/{part}" for part in self.store.names(PARTS))):
@@ -187,7 +193,8 @@ def _parsed(text: str) -> dict[str, Any] | None:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:
     """Which settings differ, and how: `protocol.n: [1] there, [1, 2] now`."""
     found = []
-    for key in dict.fromkeys(key for key in (*old, *new) if key not in FREE):
+    free = (*FREE, PLACE if CONTENTS in old and CONTENTS in new else CONTENTS)
+    for key in dict.fromkeys(key for key in (*old, *new) if key not in free):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found.append(_differences(a, b, f"{path}{key}."))

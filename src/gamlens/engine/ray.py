@@ -9,8 +9,11 @@ import logging
 import os
 import pickle
 import queue
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gamlens.engine.folder import PARTS, RunFolder
@@ -20,6 +23,7 @@ from gamlens.errors import GamlensError
 
 QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
          "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
+SAYS_SO = "environment variable RAY_BACKEND_LOG_LEVEL"  # the line that setting it brings about
 
 
 def run_ray(
@@ -110,17 +114,36 @@ def _connect(ray: Any, address: str | None) -> bool:
     if ray.is_initialized():
         return False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
+    if address is not None:
+        options["address"] = address
+    else:
+        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     try:
-        if address is not None:
-            ray.init(address=address, **options)
-        else:
-            ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+        with _without(SAYS_SO):
+            ray.init(**options)
     except Exception as error:
         where = f"at {address!r}" if address else "on this machine"
         raise GamlensError(f"There is no Ray cluster {where}: {str(error).splitlines()[0]}") from error
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     return True
+
+
+@contextmanager
+def _without(text: str) -> Iterator[None]:
+    """Standard error without the lines that hold `text`, C++ code's included; the others come at the end."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            held.seek(0)
+            os.write(2, b"".join(line for line in held if text.encode() not in line))
 
 
 def _shares(ray: Any, workers: int | None, todo: int) -> tuple[int, dict[str, float]]:

@@ -133,7 +133,7 @@ def classify_files(
     Broken off, the same call goes on where it was: what it finished lies in `out/.runs` until the end. A file that
     cannot be read, explained or saved is an error of its own; a recipe that fails on every file is an error.
     """
-    items = [File(file, str(folder)) for file, folder in _folders(files, out).items()]
+    items = [File(file, str(folder)) for file, folder in folders(files, out).items()]
     about = _about(lens, items, recipe, batch_size, chunk)
     place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     with RunFolder(place, about, suffix=".jsonl") as folder:
@@ -228,17 +228,17 @@ def _panels(result: FileResult) -> tuple[render.Panel, ...]:
     """The photo and its overlays, read back small."""
     saved = Explanation.load(result.folder)
     shown = [
-        render.Panel(_small(saved.overlay(row)), name, f"score {saved.scores[row]:.3g}", f"{name}: saliency")
+        render.Panel(small(saved.overlay(row)), name, f"score {saved.scores[row]:.3g}", f"{name}: saliency")
         for row, name in enumerate(saved.names)
     ]
-    return (render.Panel(_small(saved.image()), "Photo"), *shown)
+    return (render.Panel(small(saved.image()), "Photo"), *shown)
 
 
 def _below(file: str, folder: Path | None) -> bool:
     return folder is not None and folder.resolve() in Path(file).resolve().parents
 
 
-def _folders(files: Sequence[str], out: Path) -> dict[str, Path]:
+def folders(files: Sequence[str], out: Path) -> dict[str, Path]:
     """One folder a file, named after it, numbered where names meet."""
     folders: dict[str, Path] = {}
     taken: set[str] = set()
@@ -252,7 +252,8 @@ def _folders(files: Sequence[str], out: Path) -> dict[str, Path]:
     return folders
 
 
-def _small(image: Any) -> Any:
+def small(image: Any, side: int = THUMB) -> Any:
+    """A copy that is at most `side` wide and high."""
     copy = image.copy()
-    copy.thumbnail((THUMB, THUMB))
+    copy.thumbnail((side, side))
     return copy

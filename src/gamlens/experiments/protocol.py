@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gamlens import methods
@@ -56,7 +57,9 @@ class Protocol:
                 raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods such as gam or grad_cam.")
             if methods.find(method).kind != "block" and self.task == "classification":
                 raise GamlensError(f"Method {method!r} explains pairs only: use task cosine or dot.")
-        if not self.methods or not self.n or min(self.n) < 1 or self.hold_out < 0:
+        if self.hold_out < 0:
+            raise GamlensError(f"hold_out={self.hold_out}: give 0 (nothing is held out), or from 1 up, every so many.")
+        if not self.methods or not self.n or min(self.n) < 1:
             raise GamlensError(f"Give at least one method and n of 1 or more; found {self.methods}, n={self.n}.")
         if self.curves == 1:
             raise GamlensError("curves=1: one step tells no map from another; give 2 or more, such as 20.")
@@ -194,6 +197,18 @@ def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in parse_list(text))
     except ValueError as error:
         raise GamlensError(f"Give whole numbers, such as 1,2; found {text!r}.") from error
+
+
+def parse_hold_out(text: str) -> tuple[int, Manifest | None]:
+    """Every so many items, or a manifest of items."""
+    try:
+        return int(text), None
+    except ValueError:
+        if not Path(text).exists():
+            raise GamlensError(
+                f"--hold-out {text!r} is no whole number from 0 up (0: none, 10: every tenth); no manifest lies there."
+            ) from None
+        return 0, Manifest.load(text)
 
 
 def parse_views(text: str) -> tuple[str | float, ...]:

@@ -37,6 +37,8 @@ KINDS: dict[str, str] = {
     "after_similarity": "float", "insertion": "float", "deletion": "float", "error": "string",
 }  # fmt: skip
 
+KEYS = ("item", "method", "n", "error")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -69,6 +71,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "data": dataset.name,
         "root": dataset.root,
         "fingerprint": dataset.fingerprint(),
+        "images_sha256": dataset.contents(),
         "items": items,
         "protocol": protocol.record(),
         "command": _command(),
@@ -111,23 +114,25 @@ def write(place: str | Path, about: dict[str, Any], rows: Sequence[Row]) -> None
         folder.finish({"items": about["items"], "errors": failed, "resumed_at": 0})
 
 
-def read(folder: str | Path) -> Run:
-    """A finished run."""
+def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
+    """A finished run, part by part; with `only`, no more than these columns of it, for large runs."""
     arrow = _arrow()
     found = RunFolder.finished(folder, make="gamlens evaluate --help")
+    wanted = None if only is None else [*KEYS, *only]
     try:
-        tables = (arrow.parquet.read_table(io.BytesIO(part)) for part in found.parts())
-        return _gather(found.about, ({name: t.column(name).to_pylist() for name in t.column_names} for t in tables))
+        tables = (arrow.parquet.ParquetFile(io.BytesIO(part)).read(columns=wanted) for part in found.parts())
+        parts = ({name: t.column(name).to_pylist() for name in t.column_names} for t in tables)
+        return _gather(found.about, parts, only)
     except (arrow.ArrowException, KeyError, ValueError) as error:
         raise GamlensError(f"Cannot read the run in {str(folder)!r}: {type(error).__name__}: {error}") from error
 
 
-def _gather(about: dict[str, Any], parts: Iterable[Columns]) -> Run:
-    """Columns by method and n, in the order of measuring."""
+def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:
+    """Columns by method and n, in the order of measuring; each part is packed before the next one comes."""
     groups: dict[tuple[str, int], dict[str, list[Any]]] = {}
     errors: list[Row] = []
     for part in parts:
-        names = [name for name in part if name not in ("method", "n", "error")]
+        names = [name for name in part if name not in ("method", "n", "error") and (only is None or name in only)]
         where: dict[tuple[str, int], list[int]] = {}
         for at, error in enumerate(part.get("error", ())):
             if error:
@@ -137,33 +142,41 @@ def _gather(about: dict[str, Any], parts: Iterable[Columns]) -> Run:
         for key, places in where.items():
             columns = groups.setdefault(key, {})
             for name in names:
-                columns.setdefault(name, []).extend(_packed(part[name][at]) for at in places)
-    return Run(about, {key: _arrays(columns) for key, columns in groups.items()}, errors)
+                columns.setdefault(name, []).append(_packed(name, [part[name][at] for at in places]))
+    joined = {key: {name: _joined(name, pieces) for name, pieces in columns.items()} for key, columns in groups.items()}
+    made = {key: {name: v for name, v in columns.items() if v is not None} for key, columns in joined.items()}
+    return Run(about, made, errors)
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _packed(value: Any) -> Any:
-    return np.asarray(value, dtype=np.float32) if isinstance(value, list) else value
+def _packed(name: str, values: list[Any]) -> Any:
+    """Some rows of a column: an array (N,) or (N,T), or just N where none has a value; names and the boxes of an item
+    stay a list."""
+    kind = KINDS[name]
+    if all(value is None for value in values):
+        return len(values)
+    if kind == "string":
+        return values
+    if kind.startswith("["):
+        lists: list[Any] = [value if value is None else np.asarray(value, dtype=np.float32) for value in values]
+        return lists if name == "truth" else np.stack(lists)
+    if kind == "float":
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array(values)
 
 
-def _arrays(columns: dict[str, list[Any]]) -> Columns:
-    """Arrays (N,) or (N,T) of the columns that have values; names and the boxes of an item stay lists."""
-    made: Columns = {}
-    for name, values in columns.items():
-        if all(value is None for value in values):
-            continue
-        if KINDS[name] == "string" or name == "truth":
-            made[name] = values
-        elif KINDS[name].startswith("["):
-            made[name] = np.stack(values)
-        elif KINDS[name] == "float":
-            made[name] = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-        else:
-            made[name] = np.array(values)
-    return made
+def _joined(name: str, pieces: list[Any]) -> Any:
+    """A whole column of its pieces; None where no row has a value."""
+    if all(isinstance(piece, int) for piece in pieces):
+        return None
+    blank = np.nan if KINDS[name] == "float" else None
+    filled = [[blank] * piece if isinstance(piece, int) else piece for piece in pieces]
+    if KINDS[name] == "string" or name == "truth":
+        return [value for piece in filled for value in piece]
+    return np.concatenate([np.asarray(piece) for piece in filled])
 
 
 def _type(arrow: Any, kind: str) -> Any:

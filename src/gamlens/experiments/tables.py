@@ -27,6 +27,11 @@ BETTER: dict[str, Better] = {
     "Pointing": "up",
 }
 
+NEEDED = (
+    "held_out", "iou", "pointing", "insertion", "deletion",
+    *(f"{when}_{what}" for when in ("before", "after") for what in ("logit", "probability", "similarity")),
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain
 from typing import Any, ParamSpec, TypeVar
 
@@ -80,6 +80,37 @@ def remember(
     place = eye.device if device is None else torch.device(device)
     parts = [_part(glance).to(place) for glance in glances(eye, pictures(images), 1, batch_size, workers)]
     return replace(_joined(parts), about=eye.key())
+
+
+@plainly
+def remember_readable(
+    eye: Eye, images: Any, told: Callable[[Picture, GamlensError | None], None], *, batch_size: int
+) -> Gallery:
+    """The same on the CPU, without the images that cannot be read; `told` hears of every image, and of its error."""
+    parts = []
+    for group, (ready, bad) in ahead(partial(_readable, eye), grouped(pictures(images), batch_size)):
+        if ready is not None:
+            parts.append(_part(eye.look(ready, 1)).to("cpu"))
+        for picture in group:
+            told(picture, bad.get(picture))
+    return replace(_joined(parts), about=eye.key())
+
+
+def _readable(eye: Eye, group: list[Picture]) -> tuple[Prepared | None, dict[Picture, GamlensError]]:
+    """The images of a group that can be read, and what is wrong with the others."""
+    bad: dict[Picture, GamlensError] = {}
+    try:
+        return eye.load(group), bad
+    except GamlensError:
+        for picture in group:
+            try:
+                eye.load([picture])
+            except GamlensError as error:
+                bad[picture] = error
+        if not bad:
+            raise
+    good = [picture for picture in group if picture not in bad]
+    return (eye.load(good) if good else None), bad
 
 
 def gathered(eye: Eye, held: Sequence[Glance]) -> Gallery:
