@@ -27,7 +27,7 @@ from gamlens.images import Picture, pictures
 from gamlens.methods import Method
 from gamlens.models import Binding, Layout, Network, Output, pick
 from gamlens.points import OUTPUT, PIXELS, Grid, Point
-from gamlens.prepare import Prepared, ViewList, Views, prepare
+from gamlens.prepare import Prepared, ViewList, Views, prepare, prepare_raw
 from gamlens.rows import Origin, Rows, View, check_score, last_blocks, wide
 from gamlens.settle import unwrap
 from gamlens.stream import Seen, stream
@@ -199,11 +199,12 @@ class Lens:
 
         return stream(
             images,
-            lambda image: prepare(image, self.transform, looks),
+            lambda image: prepare_raw(image, self.transform, looks),
             look,
             lambda trace: trace.explain(method, n, fuse),
             batch=batch_size,
             threads=workers,
+            device=self._parameter(torch.empty(0)).device,
         )
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, views: ViewList = ()) -> PairTrace:
