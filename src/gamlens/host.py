@@ -17,7 +17,7 @@ def leave(tensors: Sequence[Tensor], pool: Executor | None = None) -> Arrival:
     From a GPU they go through pinned memory, which it writes itself, into ordinary memory, which may be kept for as
     long as one likes. With a `pool` one of its threads waits and copies.
     """
-    if not any(tensor.is_cuda for tensor in tensors):
+    if not any(map(_is_cuda, tensors)):
         here = [tensor.cpu() for tensor in tensors]
         return lambda: here
     arrival = _from_cuda(tensors)
@@ -25,11 +25,9 @@ def leave(tensors: Sequence[Tensor], pool: Executor | None = None) -> Arrival:
 
 
 def _from_cuda(tensors: Sequence[Tensor]) -> Arrival:
-    device = next(tensor.device for tensor in tensors if tensor.is_cuda)
-    pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-    for room, tensor in zip(pinned, tensors, strict=True):
-        room.copy_(tensor, non_blocking=True)
-    done = torch.cuda.Event(blocking=True)
+    device = next(tensor.device for tensor in tensors if _is_cuda(tensor))
+    pinned = [_pinned(tensor).copy_(tensor, non_blocking=True) for tensor in tensors]
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     done.record(torch.cuda.current_stream(device))
 
     def arrive() -> list[Tensor]:
@@ -37,6 +35,14 @@ def _from_cuda(tensors: Sequence[Tensor]) -> Arrival:
         return [own(room) for room in pinned]
 
     return arrive
+
+
+def _is_cuda(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
 def own(tensor: Tensor) -> Tensor:

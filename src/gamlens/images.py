@@ -84,7 +84,8 @@ def pictures(images: Any) -> Iterator[Picture]:
     elif isinstance(images, Picture):
         yield images
     elif isinstance(images, str | os.PathLike):
-        yield Picture(Path(images).name, path=str(Path(images)))
+        place = Path(images)
+        yield Picture(place.name, path=str(place))
     elif isinstance(images, Image.Image):
         yield Picture("image 0", pixels=images)
     elif isinstance(images, np.ndarray):

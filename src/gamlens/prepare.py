@@ -71,7 +71,7 @@ def prepare_raw(image: Any, transform: Transform | Foreign, views: Views) -> Pre
     opened = _opened(found[0], transform)
     made = [transform.scaled(scale).pixels(opened) for scale in views.scales]
     batches = [torch.from_numpy(pixels[None].copy()).permute(0, 3, 1, 2) for pixels, _ in made]
-    return replace(_viewed(batches, found, (made[0][1],), views), raw=transform)
+    return _viewed(batches, found, (made[0][1],), views, raw=transform)
 
 
 def develop(ready: Prepared, device: torch.device) -> Prepared:
@@ -136,13 +136,21 @@ def _whole(batch: Tensor, transform: Transform | Foreign, views: Views) -> Prepa
     return _viewed(batches, Slices(batch, scale), (Frame.whole(size, size),) * len(batch), views)
 
 
-def _viewed(batches: list[Tensor], shown: Sequence[Picture], frames: tuple[Frame, ...], views: Views) -> Prepared:
+def _viewed(
+    batches: list[Tensor],
+    shown: Sequence[Picture],
+    frames: tuple[Frame, ...],
+    views: Views,
+    *,
+    raw: Transform | None = None,
+) -> Prepared:
     flips = (False, True) if views.mirrored else (False,)
     return Prepared(
         tuple(batch.flip(3) if flip else batch for batch in batches for flip in flips),
         flips * len(batches),
         shown,
         frames,
+        raw,
     )
 
 

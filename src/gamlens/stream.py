@@ -197,7 +197,8 @@ def _ready_first(line: Line[Numbered, Any, Sorted], flight: Flight) -> bool:
     """Whether another batch is there to begin with before this one is done."""
     if not line.waiting or flight.landed is None:
         return False
-    wait([line.waiting[0].made, flight.landed], return_when=FIRST_COMPLETED)
+    either: list[Future[Any]] = [line.waiting[0].made, flight.landed]
+    wait(either, return_when=FIRST_COMPLETED)
     return line.is_ready
 
 

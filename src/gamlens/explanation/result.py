@@ -96,7 +96,7 @@ class Explanation:
             counts[image] += 1
         stay = order == list(range(len(index)))
         parts = [
-            (tensor if stay else tensor[order]).split(counts)
+            (tensor if stay else tensor[order]).split_with_sizes(counts)
             for tensor in (self.maps, self.scores, self.targets, torch.zeros_like(self.index), *self.blocks.values())
         ]
         return [
