@@ -127,6 +127,22 @@ def test_what_fails_in_a_line_is_raised_where_it_is_taken() -> None:
                 line.take()
 
 
+def test_a_line_that_is_left_begins_nothing_more() -> None:
+    began, ends, done = threading.Event(), threading.Event(), []
+
+    def work(item):
+        done.append(item)
+        began.set()
+        assert ends.wait(5)
+
+    with Line(work, list, batch=8, threads=1) as line:
+        for item in range(16):
+            line.put(item)
+        assert began.wait(5)
+        threading.Timer(0.02, ends.set).start()
+    assert done == [0]
+
+
 class Device:
     """Stands for a GPU: a batch lands when `lands` says so; a batch that holds a number of `bad` fails there."""
 
@@ -216,6 +232,20 @@ def test_a_batch_does_not_wait_for_a_slow_source(early: int) -> None:
 
     for one in Device().stream(slow(), early=early):
         assert len(read) == 2 * (one.number // 2 + 1)
+
+
+def test_what_is_at_hand_does_not_wait_for_a_source_that_became_slow() -> None:
+    read, reads = [], {}
+
+    def source():
+        for value in range(9):
+            time.sleep(0.02 * (value >= 6))
+            read.append(value)
+            yield value
+
+    for one in Device().stream(source()):
+        reads[one.number] = len(read)
+    assert max(reads[number] for number in range(6)) <= 7
 
 
 def test_a_batch_that_fails_is_looked_at_one_by_one_and_the_others_stay() -> None:

@@ -86,7 +86,7 @@ class Line(Generic[T, U, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped = True
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown()
 
     @property
     def has_room(self) -> bool:

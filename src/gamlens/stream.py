@@ -89,18 +89,19 @@ def stream(
     model = Model(look, explain, top, device)
     most = early if early is not None else EARLY if device.type == "cuda" else 0
     trouble: list[Exception] = []
-    source, flying, good = _read(images, trouble), deque[Flight](), 0
+    source, flying, good, slow = _read(images, trouble), deque[Flight](), 0, False
     with (
         ThreadPoolExecutor(1, thread_name_prefix="home") as home,
         Line(partial(_loaded, load), partial(sort, device=device), batch=batch, threads=threads) as line,
     ):
         while True:
-            slow = _fill(line, source, busy=bool(flying))
+            if not slow or not line.waiting:
+                slow = _fill(line, source, busy=bool(flying))
             if line.waiting and (line.is_ready or not flying):
                 flying.append(launch(*line.take(), model, home if most else None))
             if not flying:
                 break
-            while flying and (slow or len(flying) > most or not _ready_first(line, flying[0])):
+            while flying and (len(flying) > most or not _ready_first(line, flying[0])):
                 for seen in settle(flying.popleft(), model, strict=good == 0):
                     good += not seen.error
                     yield seen
