@@ -35,6 +35,7 @@ from gamlens.ahead import Line, grouped
 from gamlens.prepare import Prepared, Views, prepare_raw
 
 PATTERNS = 200
+DECODED = 4  # batches at hand for the model alone, used in turn
 SHAPES = ((500, 375), (375, 500), (640, 427), (333, 500), (500, 500), (1024, 768), (320, 240))
 
 
@@ -60,9 +61,12 @@ class Bench:
         self.lens, self.files, self.batch = lens, files, batch
         self.device = next(lens.model.parameters()).device
         self.model = room.Model(self._look, lambda trace: trace.explain("gam", 2, "mean"), 5, self.device)
-        groups = [list(group) for group in grouped(enumerate(files), batch)]
-        self.groups = groups
-        self.decoded = [room.sort([self._load(item[1]) for item in group], self.device) for group in groups[:4]]
+        self.groups = [list(group) for group in grouped(enumerate(files), batch)]
+        self.decoded = [self._decoded(group) for group in self.groups[:DECODED]]
+        self.last = self._decoded(self.groups[-1])
+
+    def _decoded(self, group: list[tuple[int, str]]) -> room.Sorted:
+        return room.sort([self._load(file) for _, file in group], self.device)
 
     def _look(self, ready: Prepared) -> Any:
         return self.lens._trace(ready, None, n=2, score="logit", views=(), keep=False)
@@ -85,9 +89,7 @@ class Bench:
         flying: deque[room.Flight] = deque()
         with ThreadPoolExecutor(1) as home:
             for number, group in enumerate(self.groups):
-                images = self.decoded[number % len(self.decoded)]
-                if len(group) != self.batch:
-                    images = room.sort([self._load(file) for _, file in group], self.device)
+                images = self.decoded[number % DECODED] if len(group) == self.batch else self.last
                 flying.append(room.launch(group, images, self.model, home if early else None))
                 if len(flying) > early:
                     room.settle(flying.popleft(), self.model, strict=True)
