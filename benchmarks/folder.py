@@ -1,8 +1,9 @@
 """From a folder of photos to maps: `lens.stream` beside decoding alone and the model alone.
 
-JPEG files are made from smooth noise, 500 x 375. Decoding alone: every file decoded and prepared by the same threads.
-The model alone: the same number of images, prepared already, traced and explained in the same batches. Where decoding
-overlaps with the model, the stream takes little more than the slower of the two.
+JPEG files are made from smooth noise, 500 x 375, or of several shapes with --mixed. Decoding alone: the stream's own
+threads, from the files to batches the model takes, and no model. The model alone: such batches, decoded before,
+launched and settled as the stream does it, to one result an image on the host. Where decoding overlaps with the model,
+the stream takes little more than the slower of the two.
 """
 
 from __future__ import annotations
@@ -14,34 +15,93 @@ import statistics
 import tempfile
 import time
 import warnings
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from PIL import Image
 from torchvision import models
 
-from gamlens import Lens
-from gamlens.ahead import ahead, grouped
-from gamlens.prepare import Views, join, prepare
+from gamlens import Lens, host
+from gamlens import stream as room
+from gamlens.ahead import Line, grouped
+from gamlens.prepare import Prepared, Views, prepare_raw
+
+PATTERNS = 200
+DECODED = 4  # batches at hand for the model alone, used in turn
+SHAPES = ((500, 375), (375, 500), (640, 427), (333, 500), (500, 500), (1024, 768), (320, 240))
 
 
-def photos(folder: Path, count: int) -> list[str]:
+def photos(folder: Path, count: int, *, mixed: bool = False) -> list[str]:
     """Smooth noise as JPEG files: a few hundred patterns, each under several names."""
     draw, found = np.random.default_rng(0), []
     for number in range(count):
         file = folder / f"{number:05d}.jpg"
-        if number < 200:
+        if number < PATTERNS:
             coarse = Image.fromarray(draw.integers(0, 255, (40, 50, 3), dtype=np.uint8))
-            coarse.resize((500, 375), Image.Resampling.BICUBIC).save(file, quality=90)
+            shape = SHAPES[number % len(SHAPES)] if mixed else SHAPES[0]
+            coarse.resize(shape, Image.Resampling.BICUBIC).save(file, quality=90)
         else:
-            file.write_bytes((folder / f"{number % 200:05d}.jpg").read_bytes())
+            file.write_bytes((folder / f"{number % PATTERNS:05d}.jpg").read_bytes())
         found.append(str(file))
     return found
 
 
-def clock(call: Any, repeats: int) -> float:
+class Bench:
+    """A lens and files: the three ways through them that are compared."""
+
+    def __init__(self, lens: Lens, files: list[str], batch: int) -> None:
+        self.lens, self.files, self.batch = lens, files, batch
+        self.device = next(lens.model.parameters()).device
+        self.model = room.Model(self._look, lambda trace: trace.explain("gam", 2, "mean"), 5, self.device)
+        self.groups = [list(group) for group in grouped(enumerate(files), batch)]
+        self.decoded = [self._decoded(group) for group in self.groups[:DECODED]]
+        self.last = self._decoded(self.groups[-1])
+
+    def _decoded(self, group: list[tuple[int, str]]) -> room.Sorted:
+        return room.sort([self._load(file) for _, file in group], self.device)
+
+    def _look(self, ready: Prepared) -> Any:
+        return self.lens._trace(ready, None, n=2, score="logit", views=(), keep=False)
+
+    def _load(self, file: str) -> Prepared:
+        return prepare_raw(file, self.lens.transform, Views())
+
+    def decode(self, workers: int) -> None:
+        made = partial(room.sort, device=self.device)
+        source = iter(enumerate(self.files))
+        with Line(partial(room._loaded, self._load), made, batch=self.batch, threads=workers) as line:
+            while True:
+                room._fill(line, source, busy=False)
+                if not line.waiting:
+                    return
+                line.take()
+
+    def look(self) -> None:
+        early = room.EARLY if self.device.type == "cuda" else 0
+        flying: deque[room.Flight] = deque()
+        with ThreadPoolExecutor(1) as home:
+            for number, group in enumerate(self.groups):
+                images = self.decoded[number % DECODED] if len(group) == self.batch else self.last
+                flying.append(room.launch(group, images, self.model, home if early else None))
+                if len(flying) > early:
+                    room.settle(flying.popleft(), self.model, strict=True)
+            while flying:
+                room.settle(flying.popleft(), self.model, strict=True)
+
+    def stream(self, workers: int) -> None:
+        for seen in self.lens.stream(self.files, n=2, batch_size=self.batch, workers=workers):
+            assert not seen.error, seen.error
+
+
+def clock(call: Callable[[], None], repeats: int) -> float:
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -50,52 +110,90 @@ def clock(call: Any, repeats: int) -> float:
     return statistics.median(times)
 
 
+@contextmanager
+def watched() -> Iterator[dict[str, float]]:
+    """Where the thread that drives the model spends its time: seconds by what it does, each without the others."""
+    spent: dict[str, float] = defaultdict(float)
+    inside = [0.0]
+
+    def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def inner(*args: Any, **options: Any) -> Any:
+            inside.append(0.0)
+            start = time.perf_counter()
+            try:
+                return call(*args, **options)
+            finally:
+                took = time.perf_counter() - start
+                spent[name] += took - inside.pop()
+                inside[-1] += took
+
+        return inner
+
+    def leave(*args: Any, plain: Any = host.leave) -> Any:
+        return timed("waiting for the device", plain(*args))
+
+    with ExitStack() as stack:
+        for place, name, what in (
+            (room, "_fill", "reading the source"),
+            (room, "_ready_first", "waiting for decoding or the device"),
+            (Line, "take", "waiting for decoding"),
+            (room, "launch", "launching the model"),
+            (room, "settle", "handing out"),
+        ):
+            stack.enter_context(patch.object(place, name, timed(what, getattr(place, name))))
+        stack.enter_context(patch.object(host, "leave", leave))
+        start = time.perf_counter()
+        yield spent
+        spent["the rest"] = time.perf_counter() - start - sum(spent.values())
+
+
+def measure(bench: Bench, workers: int, options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "workers": workers,
+        "decode alone": clock(lambda: bench.decode(workers), options.repeats),
+        "model alone": clock(bench.look, options.repeats),
+        "stream": clock(lambda: bench.stream(workers), options.repeats),
+    }
+    found["ratio"] = found["stream"] / max(found["decode alone"], found["model alone"])
+    print(f"{workers} threads")
+    for name in ("decode alone", "model alone", "stream"):
+        print(f"  {name}: {found[name]:.2f} s, {options.files / found[name]:.0f} images a second")
+    print(f"  stream over the slower of the two: {found['ratio']:.2f}")
+    if options.profile:
+        with watched() as spent:
+            bench.stream(workers)
+        found["profile"] = dict(spent)
+        for name, seconds in sorted(spent.items(), key=lambda pair: -pair[1]):
+            print(f"    {name}: {seconds:.2f} s")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--mixed", action="store_true", help="files of several shapes")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--workers", type=int, nargs="+", default=[os.cpu_count()], help="numbers of decoding threads")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="say where the thread that drives the model spends time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path)
-    parser.epilog = "example: python benchmarks/folder.py --files 100 --batch 8 --device cpu"
+    parser.epilog = "example: python benchmarks/folder.py --files 100 --batch 8 --device cpu --workers 1 2 --profile"
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     lens = Lens(models.get_model(options.model).eval(), device=options.device)
-
-    def load(group: list[str]) -> Any:
-        return join([prepare(file, lens.transform, Views()) for file in group])
-
     with tempfile.TemporaryDirectory() as place:
-        files = photos(Path(place), options.files)
-        ready = load(files[: options.batch])
-        batch = lens.sight.fit(ready.batches[0])
-        batches = -(-options.files // options.batch)
-
-        def decode() -> None:
-            for _ in ahead(load, grouped(files, options.batch), threads=options.workers):
-                pass
-
-        def look() -> None:
-            for _ in range(batches):
-                lens.classify(batch, n=2).cpu()
-
-        def stream() -> None:
-            for _ in lens.stream(files, n=2, batch_size=options.batch, workers=options.workers):
-                pass
-
-        lens.classify(batch, n=2).cpu()
-        found = {name: clock(call, options.repeats) for name, call in
-                 (("decode alone", decode), ("model alone", look), ("stream", stream))}  # fmt: skip
-    slower = max(found["decode alone"], found["model alone"])
-    print(f"{options.model}, {options.files} files, batches of {options.batch}, {options.workers} threads")
-    for name, seconds in found.items():
-        print(f"{name}: {seconds:.2f} s, {options.files / seconds:.0f} images a second")
-    print(f"stream over the slower of the two: {found['stream'] / slower:.2f}")
+        bench = Bench(lens, photos(Path(place), options.files, mixed=options.mixed), options.batch)
+        shapes = "several shapes" if options.mixed else "one shape"
+        print(f"{options.model}, {options.files} files of {shapes}, batches of {options.batch}, {options.device}")
+        bench.stream(options.workers[0])  # libraries, kernels and pinned memory are there afterwards
+        rows = [measure(bench, workers, options) for workers in options.workers]
     if options.json:
-        options.json.write_text(json.dumps({**found, "ratio": found["stream"] / slower}))
+        about = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+        options.json.write_text(json.dumps({"options": about, "rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import nets
@@ -55,6 +56,40 @@ def identical(a: Explanation, b: Explanation) -> None:
 
 def looks(image: Image.Image) -> list[int]:
     return [*image.size, *image.tobytes()]
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 0, 2, 1, 3]])
+def test_each_image_by_itself(result: Explanation, order: list[int]) -> None:
+    """Its own rows in their order, whatever lies between them; views where nothing does."""
+    index = [0, 0, 1, 2, 2]
+    mixed = replace(
+        result,
+        maps=result.maps[order],
+        blocks={name: maps[order] for name, maps in result.blocks.items()},
+        scores=result.scores[order],
+        targets=result.targets[order],
+        index=result.index[order],
+    )
+    parts = mixed.each()
+    assert len(parts) == 3
+    for image, part in enumerate(parts):
+        rows = [row for row in order if index[row] == image]
+        assert torch.equal(part.maps, result.maps[rows])
+        assert all(torch.equal(part.blocks[name], maps[rows]) for name, maps in result.blocks.items())
+        assert (part.scores.tolist(), part.targets.tolist()) == (
+            result.scores[rows].tolist(),
+            result.targets[rows].tolist(),
+        )
+        assert part.index.tolist() == [0] * len(rows)
+        assert (part.pictures, part.frames) == ((result.pictures[image],), (result.frames[image],))
+        assert (part.labels, part.about) == (result.labels, result.about)
+    shared = parts[1].maps.data_ptr() == mixed.maps[2].data_ptr()
+    assert shared == (order == sorted(order))
+
+
+def test_an_image_without_rows(result: Explanation) -> None:
+    parts = replace(result, index=torch.tensor([0, 0, 0, 2, 2])).each()
+    assert [len(part) for part in parts] == [3, 0, 2]
 
 
 def test_saved_and_loaded_is_the_same(result: Explanation, tmp_path: Path) -> None:

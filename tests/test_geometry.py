@@ -151,6 +151,20 @@ class TestTransform:
         )(image)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
+    @pytest.mark.parametrize("mode", ["squash", "crop"])
+    def test_the_bits_of_the_plain_formula(self, mode):
+        """Every value a pixel can have, in float32, one operation after the other."""
+        values = np.arange(256, dtype=np.uint8).reshape(16, 16)
+        image = Image.fromarray(np.stack([values, values[::-1], values.T], axis=2))
+        transform = Transform((16, 16), mode=mode, short=16)
+        found, _ = transform(image)
+        plain = torch.from_numpy(np.asarray(image).astype(np.float32) / 255)
+        plain = ((plain - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)).permute(2, 0, 1)
+        assert torch.equal(found, plain)
+        assert found.is_contiguous()
+        assert torch.equal(transform.table()[0], plain[0].flatten())
+        assert torch.equal(transform.table()[2].view(16, 16).T, plain[2])
+
     def test_by_hand(self):
         found, _ = Transform((1, 1), (0.5, 0.0, 0.25), (0.5, 0.1, 2.0))(Image.new("RGB", (3, 2), (255, 0, 51)))
         torch.testing.assert_close(found.flatten(), torch.tensor([1.0, 0.0, -0.025]), rtol=0, atol=1e-7)

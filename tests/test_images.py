@@ -233,6 +233,15 @@ def test_a_pil_image_that_was_closed(tmp_path: Path) -> None:
         Lens(nets.small()).classify(image)
 
 
+def test_an_opened_picture_is_not_the_users_own() -> None:
+    """Drawing on it leaves the user's image alone."""
+    opened = next(pictures(PHOTO)).open()
+    assert opened is not PHOTO
+    before = PHOTO.tobytes()
+    opened.paste("red", (0, 0, 9, 9))
+    assert PHOTO.tobytes() == before
+
+
 def test_names_follow_the_place_in_a_list(tmp_path: Path) -> None:
     PHOTO.save(tmp_path / "cat.png")
     array = np.asarray(PHOTO)

@@ -39,11 +39,14 @@ def make(checks: Iterable[Check], *, stacklevel: int = 2) -> tuple[Check, ...]:
 
 def settle(checks: tuple[Check, ...], *, stacklevel: int = 2) -> None:
     """Make all of them, with one wait for the device."""
-    if not checks:
-        return
-    answers = torch.stack([check.bad for check in checks]).tolist()
-    for check, bad in sorted(zip(checks, answers, strict=True), key=lambda pair: not pair[0].fatal):
-        if bad:
+    if checks:
+        tell(checks, torch.stack([check.bad for check in checks]), stacklevel=stacklevel + 1)
+
+
+def tell(checks: tuple[Check, ...], bad: Tensor, *, stacklevel: int = 2) -> None:
+    """Say what is wrong where the answers (N,) are at hand; errors first."""
+    for check, wrong in sorted(zip(checks, bad.tolist(), strict=True), key=lambda pair: not pair[0].fatal):
+        if wrong:
             _tell(check, stacklevel + 1)
 
 

@@ -17,6 +17,7 @@ from gamlens.errors import GamlensError, GamlensWarning
 
 Size = tuple[int, int]
 Mode = Literal["squash", "crop"]
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 LARGEST = 1 << 22
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -94,6 +95,13 @@ class Transform:
             raise GamlensError(f"Cannot crop {self.size} from an image whose short side is {self.short}.")
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
+        pixels, frame = self.pixels(image)
+        made = np.empty((len(self.mean), *self.size), np.float32)
+        self.normalise(pixels, made)
+        return torch.from_numpy(made), frame
+
+    def pixels(self, image: Image.Image) -> tuple[Pixels, Frame]:
+        """The resized image as PIL has it: (H,W,C) uint8."""
         frame = Frame.whole((image.height, image.width), self.size)
         if self.mode == "squash":
             small = image.resize((self.size[1], self.size[0]), Image.Resampling.BICUBIC)
@@ -107,11 +115,24 @@ class Transform:
             else:
                 small = image.resize((self.size[1], self.size[0]), Image.Resampling.BICUBIC, box=window)
             frame = Frame(frame.original, self.size, window)
-        pixels = torch.from_numpy(np.asarray(small, dtype=np.float32).reshape(*self.size, -1) / 255)
-        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        pixels = np.asarray(small).reshape(*self.size, -1)
         if pixels.shape[2] != len(self.mean):
             raise GamlensError(f"The transform has {len(self.mean)} channels, the image {pixels.shape[2]}.")
-        return ((pixels - mean) / std).permute(2, 0, 1), frame
+        return pixels, frame
+
+    def normalise(self, pixels: Pixels, into: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        """(x / 255 - mean) / std of (H,W,C), written to (C,H,W). By numpy: torch would start threads of its own in
+        every thread that decodes."""
+        mean, std = (np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std))
+        np.divide(pixels.transpose(2, 0, 1), 255, out=into, dtype=np.float32)
+        np.subtract(into, mean, out=into)
+        np.divide(into, std, out=into)
+
+    def table(self) -> Tensor:
+        """What each value of a uint8 pixel becomes: (C,256). By it a device normalises to the same bits."""
+        made = np.empty((len(self.mean), 1, 256), np.float32)
+        self.normalise(np.arange(256, dtype=np.uint8)[None, :, None].repeat(len(self.mean), axis=2), made)
+        return torch.from_numpy(made[:, 0])
 
     def using(self, mode: str) -> Transform:
         """The same input, squashed or cropped."""

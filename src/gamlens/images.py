@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from gamlens.errors import GamlensError
@@ -35,7 +35,8 @@ class Picture:
         """The picture in RGB, upright."""
         if self.pixels is not None:
             try:
-                return rgb(self.pixels)
+                image = rgb(self.pixels)
+                return image.copy() if image is self.pixels else image
             except Exception as error:
                 raise GamlensError(
                     f"Cannot read the PIL image {self.name!r}: {type(error).__name__}: {error}"
@@ -83,7 +84,8 @@ def pictures(images: Any) -> Iterator[Picture]:
     elif isinstance(images, Picture):
         yield images
     elif isinstance(images, str | os.PathLike):
-        yield Picture(Path(images).name, path=str(Path(images)))
+        place = Path(images)
+        yield Picture(place.name, path=str(place))
     elif isinstance(images, Image.Image):
         yield Picture("image 0", pixels=images)
     elif isinstance(images, np.ndarray):
@@ -100,10 +102,6 @@ def pictures(images: Any) -> Iterator[Picture]:
 def upright(path: str | os.PathLike[str]) -> Image.Image:
     """An image file decoded whole, EXIF rotation applied, in RGB. Anything wrong with it is a GamlensError."""
     name = str(path)
-    if not os.path.exists(name):
-        raise GamlensError(f"There is no file {name!r}.")
-    if os.path.isdir(name):
-        raise GamlensError(f"{name!r} is a folder: give the image files in it.")
     try:
         with Image.open(name) as image:
             most = Image.MAX_IMAGE_PIXELS
@@ -118,14 +116,20 @@ def upright(path: str | os.PathLike[str]) -> Image.Image:
     except MemoryError as error:
         raise GamlensError(f"{name!r} does not fit into memory.") from error
     except Exception as error:
+        if not os.path.exists(name):
+            raise GamlensError(f"There is no file {name!r}.") from error
+        if os.path.isdir(name):
+            raise GamlensError(f"{name!r} is a folder: give the image files in it.") from error
         if os.path.getsize(name) == 0:
             raise GamlensError(f"{name!r} is empty (0 bytes).") from error
         raise GamlensError(f"Cannot read {name!r} as an image: {type(error).__name__}: {error}") from error
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Any PIL image, upright, in RGB: transparency over white, 16 bits and floats brought to 8."""
-    image = ImageOps.exif_transpose(image)
+    """Any PIL image, upright, in RGB: transparency over white, 16 bits and floats brought to 8. Itself if it is so."""
+    image.load()
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
         values = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         top = 65535.0 if image.mode.startswith("I") else max(float(values.max(initial=0)), 1e-12)
@@ -134,7 +138,7 @@ def rgb(image: Image.Image) -> Image.Image:
     if "A" in image.getbands() or "transparency" in image.info:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_array(array: np.ndarray[Any, Any]) -> Iterator[Picture]:

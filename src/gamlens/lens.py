@@ -21,7 +21,7 @@ from gamlens.geometry import Foreign, Frame, Transform
 from gamlens.images import Picture, pictures
 from gamlens.models import Layout, Network, Output
 from gamlens.points import OUTPUT
-from gamlens.prepare import Prepared, ViewList, Views, prepare
+from gamlens.prepare import Prepared, ViewList, Views, prepare, prepare_raw
 from gamlens.rows import Origin, View
 from gamlens.sight import Reach, Sight
 from gamlens.stream import Seen, stream
@@ -193,11 +193,12 @@ class Lens:
 
         return stream(
             images,
-            lambda image: prepare(image, self.transform, looks),
+            lambda image: prepare_raw(image, self.transform, looks),
             look,
             lambda trace: trace.explain(method, n, fuse),
             batch=batch_size,
             threads=workers,
+            device=self.sight.like(torch.empty(0)).device,
         )
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, views: ViewList = ()) -> PairTrace:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from gamlens.errors import GamlensError
-from gamlens.geometry import Foreign, Frame, Transform
+from gamlens.geometry import Foreign, Frame, Pixels, Transform
 from gamlens.images import Picture, Slices, check_batch, pictures
 
 FLIP = "flip"
@@ -46,12 +49,61 @@ class Views:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """One batch (B,C,H,W) a view, the plain one first, with the pictures and where the input lies in them."""
+    """One batch (B,C,H,W) a view, the plain one first, with the pictures and where the input lies in them.
+
+    Where it is `raw` the batches are uint8, and `develop` makes the model's input of them by that transform.
+    """
 
     batches: tuple[Tensor, ...]
     mirrored: tuple[bool, ...]
     pictures: Sequence[Picture]
     frames: tuple[Frame, ...]
+    raw: Transform | None = None
+
+
+def prepare_raw(image: Any, transform: Transform | Foreign, views: Views) -> Prepared:
+    """One image for every view, its pixels left in uint8 for `develop`; a tensor, or a user's transform, as it is."""
+    if isinstance(transform, Foreign) or isinstance(image, Tensor | list | tuple):
+        return prepare(image, transform, views)
+    found = tuple(pictures(image))
+    if len(found) != 1 or found[0].tensor is not None:
+        return prepare(image, transform, views)
+    opened = _opened(found[0], transform)
+    made = [transform.scaled(scale).pixels(opened) for scale in views.scales]
+    batches = [torch.from_numpy(pixels[None].copy()).permute(0, 3, 1, 2) for pixels, _ in made]
+    return _viewed(batches, found, (made[0][1],), views, raw=transform)
+
+
+def develop(ready: Prepared, device: torch.device) -> Prepared:
+    """What `prepare` would have made, on `device`: pixels are normalised there, to the same bits."""
+    if ready.raw is not None and device.type == "cpu":
+        batches = tuple(_normalised(batch, ready.raw) for batch in ready.batches)
+    elif device.type == "cuda" or ready.raw is not None:
+        batches = tuple(batch.to(device, non_blocking=batch.device.type == "cpu") for batch in ready.batches)
+        if ready.raw is not None:
+            batches = tuple(look_up(_table(ready.raw, device), batch) for batch in batches)
+    else:
+        return ready
+    return replace(ready, batches=batches, raw=None)
+
+
+@lru_cache(maxsize=8)
+def _table(transform: Transform, device: torch.device) -> Tensor:
+    return transform.table().to(device)
+
+
+def _normalised(batch: Tensor, transform: Transform) -> Tensor:
+    made = np.empty(tuple(batch.shape), np.float32)
+    for pixels, into in zip(_array(batch), made, strict=True):
+        transform.normalise(pixels, into)
+    return torch.from_numpy(made)
+
+
+def look_up(table: Tensor, pixels: Tensor) -> Tensor:
+    """table[c, x] for every pixel x of channel c: (C,256) and (B,C,H,W) uint8 -> (B,C,H,W)."""
+    start = torch.arange(0, table.numel(), table.shape[1], dtype=torch.int32, device=table.device)
+    places = (pixels.int() + start[:, None, None]).contiguous()
+    return table.flatten().index_select(0, places.flatten()).view(places.shape)
 
 
 def prepare(images: Any, transform: Transform | Foreign, views: Views) -> Prepared:
@@ -71,7 +123,9 @@ def prepare(images: Any, transform: Transform | Foreign, views: Views) -> Prepar
     if len({tensor.shape for tensor in columns[0]}) > 1:
         found = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in columns[0]}))
         raise GamlensError(f"The images of one call must come out at one size; found {found}: one call for each size.")
-    return _viewed([torch.stack(column) for column in columns], tuple(shown), tuple(frames), views)
+    fresh = len(shown) == 1 and shown[0].tensor is None and isinstance(transform, Transform)
+    batches = [column[0][None] if fresh else torch.stack(column) for column in columns]
+    return _viewed(batches, tuple(shown), tuple(frames), views)
 
 
 def _whole(batch: Tensor, transform: Transform | Foreign, views: Views) -> Prepared:
@@ -82,18 +136,26 @@ def _whole(batch: Tensor, transform: Transform | Foreign, views: Views) -> Prepa
     return _viewed(batches, Slices(batch, scale), (Frame.whole(size, size),) * len(batch), views)
 
 
-def _viewed(batches: list[Tensor], shown: Sequence[Picture], frames: tuple[Frame, ...], views: Views) -> Prepared:
+def _viewed(
+    batches: list[Tensor],
+    shown: Sequence[Picture],
+    frames: tuple[Frame, ...],
+    views: Views,
+    *,
+    raw: Transform | None = None,
+) -> Prepared:
     flips = (False, True) if views.mirrored else (False,)
     return Prepared(
         tuple(batch.flip(3) if flip else batch for batch in batches for flip in flips),
         flips * len(batches),
         shown,
         frames,
+        raw,
     )
 
 
-def join(several: Sequence[Prepared]) -> Prepared:
-    """One of many: their images in one batch a view. They must be of one size."""
+def join(several: Sequence[Prepared], *, pin: bool = False) -> Prepared:
+    """One of many: their images in one batch a view. They must be of one size. `pin`: in memory a GPU reads itself."""
     shapes = {tuple(ready.batches[0].shape[1:]) for ready in several}
     if len(shapes) > 1:
         raise GamlensError(
@@ -101,17 +163,20 @@ def join(several: Sequence[Prepared]) -> Prepared:
             "one image at a time."
         )
     return Prepared(
-        tuple(torch.cat(views) for views in zip(*(ready.batches for ready in several), strict=True)),
+        tuple(_joined(views, pin) for views in zip(*(ready.batches for ready in several), strict=True)),
         several[0].mirrored,
         tuple(picture for ready in several for picture in ready.pictures),
         tuple(frame for ready in several for frame in ready.frames),
+        several[0].raw,
     )
 
 
 def part(ready: Prepared, number: int) -> Prepared:
     """One image of a batch."""
     at = slice(number, number + 1)
-    return Prepared(tuple(b[at] for b in ready.batches), ready.mirrored, ready.pictures[at], ready.frames[at])
+    return replace(
+        ready, batches=tuple(b[at] for b in ready.batches), pictures=ready.pictures[at], frames=ready.frames[at]
+    )
 
 
 def _one(picture: Picture, transform: Transform | Foreign, scales: tuple[float, ...]) -> tuple[Frame, list[Tensor]]:
@@ -119,13 +184,35 @@ def _one(picture: Picture, transform: Transform | Foreign, scales: tuple[float, 
     if picture.tensor is not None:
         size = (int(picture.tensor.shape[1]), int(picture.tensor.shape[2]))
         return Frame.whole(size, size), [_scaled(picture.tensor, scale) for scale in scales]
-    image = picture.open()
     if isinstance(transform, Foreign):
-        tensor, frame = transform(image)
+        tensor, frame = transform(picture.open())
         return frame, [_scaled(tensor, scale) for scale in scales]
-    image = image.convert("L") if len(transform.mean) == 1 else image
+    image = _opened(picture, transform)
     made = [transform.scaled(scale)(image) for scale in scales]
     return made[0][1], [tensor for tensor, _ in made]
+
+
+def _opened(picture: Picture, transform: Transform) -> Image.Image:
+    return picture.open().convert("L") if len(transform.mean) == 1 else picture.open()
+
+
+def _joined(batches: Sequence[Tensor], pin: bool) -> Tensor:
+    """Batches one after another. Pixels by numpy: torch would start threads of its own in every thread that decodes."""
+    first = batches[0]
+    if first.device.type != "cpu" or not (pin or first.dtype == torch.uint8):
+        return torch.cat(list(batches))
+    count, (channels, height, width) = sum(map(len, batches)), first.shape[1:]
+    if first.dtype != torch.uint8:
+        whole = torch.empty(count, channels, height, width, dtype=first.dtype, pin_memory=pin)
+        return torch.cat(list(batches), out=whole)
+    whole = torch.empty(count, height, width, channels, dtype=first.dtype, pin_memory=pin)
+    np.concatenate([_array(batch) for batch in batches], out=whole.numpy())
+    return whole.permute(0, 3, 1, 2)
+
+
+def _array(batch: Tensor) -> Pixels:
+    """(B,C,H,W) uint8 as (B,H,W,C)."""
+    return batch.permute(0, 2, 3, 1).numpy()
 
 
 def _scaled(tensor: Tensor, scale: float) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens import capture, checks, fuse, matches, methods, scores, targets
+from gamlens import capture, checks, fuse, host, matches, methods, scores, targets
 from gamlens.capture import Tail
 from gamlens.checks import Check, on
 from gamlens.errors import GamlensError
@@ -81,21 +83,28 @@ class Trace:
 
     def top(self, k: int = 5) -> list[list[Guess]]:
         """The k best classes of each image, best first."""
+        return self.rank(k)()
+
+    def rank(self, k: int = 5, pool: Executor | None = None) -> Callable[[], list[list[Guess]]]:
+        """Start to rank; the call it gives back waits, in a thread of `pool` if there is one, for `top`."""
         if self.output is None:
             raise GamlensError("There are no classes to rank: the score of this trace is not a class score.")
         output = self.output.detach().float()
-        chance = scores.probabilities(output, multi_label=self.multi_label)
         best = output.topk(min(k, output.shape[1]), dim=1)
+        chance = scores.probabilities(output, multi_label=self.multi_label).gather(1, best.indices)
         labels = self.rows.origin.labels
-        return [
-            [
-                Guess(
-                    index, labels[index] if index < len(labels) else f"class {index}", score, float(chance[row, index])
-                )
-                for index, score in zip(indices, values, strict=True)
+        arrival = host.leave([best.indices, best.values, chance], pool)
+
+        def guesses() -> list[list[Guess]]:
+            return [
+                [
+                    Guess(index, labels[index] if index < len(labels) else f"class {index}", score, probability)
+                    for index, score, probability in zip(*image, strict=True)
+                ]
+                for image in zip(*(tensor.tolist() for tensor in arrival()), strict=True)
             ]
-            for row, (indices, values) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-        ]
+
+        return guesses
 
     def retarget(self, target: Any) -> Trace:
         """The same forward, other classes: only the tail's backward runs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gamlens import checks, locate, render
+from gamlens import checks, host, locate, render
 from gamlens.checks import Check
 from gamlens.errors import GamlensError
 from gamlens.geometry import Frame
@@ -85,29 +86,35 @@ class Explanation:
         )
 
     def each(self) -> list[Explanation]:
-        """One Explanation an image, in order: views of this one's tensors, no copies where an image's rows follow
-        one another."""
+        """One Explanation an image, in order: views of this one's tensors, no copies where rows come in the images'
+        order."""
         self.check()
-        rows: dict[int, list[int]] = {image: [] for image in range(len(self.pictures))}
-        for row, image in enumerate(self.index.tolist()):
-            rows[image].append(row)
-        found = []
-        for image, own in rows.items():
-            together = bool(own) and own == list(range(own[0], own[-1] + 1))
-            keep: Any = slice(own[0], own[-1] + 1) if together else own
-            found.append(
-                replace(
-                    self,
-                    maps=self.maps[keep],
-                    blocks={name: maps[keep] for name, maps in self.blocks.items()},
-                    scores=self.scores[keep],
-                    targets=self.targets[keep],
-                    index=torch.zeros_like(self.index[keep]),
-                    pictures=(self.pictures[image],),
-                    frames=(self.frames[image],),
-                )
+        index = self.index.tolist()
+        order = sorted(range(len(index)), key=index.__getitem__)
+        counts = [0] * len(self.pictures)
+        for image in index:
+            counts[image] += 1
+        stay = order == list(range(len(index)))
+        parts = [
+            (tensor if stay else tensor[order]).split_with_sizes(counts)
+            for tensor in (self.maps, self.scores, self.targets, torch.zeros_like(self.index), *self.blocks.values())
+        ]
+        return [
+            Explanation(
+                maps=maps,
+                blocks=dict(zip(self.blocks, blocks, strict=True)),
+                scores=scores,
+                targets=targets,
+                index=zeros,
+                pictures=(picture,),
+                frames=(frame,),
+                labels=self.labels,
+                about=self.about,
             )
-        return found
+            for picture, frame, maps, scores, targets, zeros, *blocks in zip(
+                self.pictures, self.frames, *parts, strict=True
+            )
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -167,16 +174,34 @@ class Explanation:
         return [self.full(row) >= threshold for row in range(len(self))]
 
     def cpu(self) -> Explanation:
-        self.check()
-        return replace(
-            self,
-            maps=self.maps.cpu(),
-            blocks={name: maps.cpu() for name, maps in self.blocks.items()},
-            scores=self.scores.cpu(),
-            targets=self.targets.cpu(),
-            index=self.index.cpu(),
-            pictures=tuple(picture.cpu() for picture in self.pictures),
-        )
+        return self.leave()()
+
+    def leave(self, pool: Executor | None = None) -> Callable[[], Explanation]:
+        """Start to bring it to the host. The call it gives back waits for it, in a thread of `pool` if there is one,
+        and says what is wrong, as `check` does."""
+        waiting = self.checks
+        bad = [torch.stack([check.bad for check in waiting])] if waiting else []
+        tensors = [*bad, self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
+        arrival = host.leave(tensors, pool)
+
+        def arrive() -> Explanation:
+            found = arrival()
+            if waiting and self.checks:
+                object.__setattr__(self, "checks", ())
+                checks.tell(waiting, found[0], stacklevel=3)
+            maps, scores, targets, index, *blocks = found[len(bad) :]
+            return replace(
+                self,
+                maps=maps,
+                blocks=dict(zip(self.blocks, blocks, strict=True)),
+                scores=scores,
+                targets=targets,
+                index=index,
+                pictures=tuple(picture.cpu() for picture in self.pictures),
+                checks=(),
+            )
+
+        return arrive
 
     def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The maps as an array (R,H,W)."""
