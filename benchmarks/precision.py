@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from gpu import about
 from torch import Tensor
 
 from gamlens import GamlensError, Lens, locate, metrics
+from gamlens.lens import PRECISIONS
 from gamlens.prepare import Views, prepare
 
 FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette", "efficientnet_lite0": "ILSVRC"}
@@ -106,13 +108,23 @@ def summary(found: dict[str, Tensor]) -> Row:
     return row
 
 
-def settings(options: argparse.Namespace) -> dict[str, tuple[str, bool]]:
-    """What is compared with fp32: precision, and whether the model is compiled."""
+@dataclass(frozen=True)
+class Setting:
+    """What is compared with the reference; `strict` switches TF32 off, as in a strict reference."""
+
+    title: str
+    precision: str
+    fast: bool = False
+    strict: bool = False
+
+
+def settings(options: argparse.Namespace) -> list[Setting]:
+    strict = options.reference == "strict"
     cuda = options.device.startswith("cuda")
-    found = {"fp32, TF32 as PyTorch sets it": ("fp32", False)} if cuda and options.reference == "strict" else {}
-    found |= {precision: (precision, False) for precision in ("bf16", "fp16")}
+    found = [Setting("fp32, TF32 as PyTorch sets it", "fp32")] if cuda and strict else []
+    found += [Setting(precision, precision) for precision in ("bf16", "fp16")]
     if options.compile:
-        found |= {f"{precision}, compiled": (precision, True) for precision in ("fp32", "bf16", "fp16")}
+        found += [Setting(f"{name}, compiled", name, True, strict and name == "fp32") for name in PRECISIONS]
     return found
 
 
@@ -126,12 +138,14 @@ def compare(name: str, options: argparse.Namespace) -> list[Row]:
     with tf32(False if options.reference == "strict" else None):
         wanted = [maps_of(first, batch.to(options.device), None) for batch in batches]
     rows = []
-    for title, (precision, fast) in settings(options).items():
+    for setting in settings(options):
         try:
-            rows += beside(make(precision, fast=fast), batches, wanted, title, options)
+            with tf32(False if setting.strict else None):
+                look = make(setting.precision, fast=setting.fast)
+                rows += beside(look, batches, wanted, setting.title, options)
         except GamlensError as error:
-            print(f"  {name}, {title}: {error}", file=sys.stderr)
-            rows.append({"setting": title, "what": "-", "note": str(error).split(":")[0]})
+            print(f"  {name}, {setting.title}: {error}", file=sys.stderr)
+            rows.append({"setting": setting.title, "what": "-", "note": str(error).split(":")[0]})
     fixed = {"model": name, "images": len(names), "reference": options.reference, "device": about(options.device)}
     return [fixed | row for row in rows]
 
