@@ -74,17 +74,14 @@ def tf32(on: bool | None) -> Iterator[None]:
 
 
 def maps_of(look: Lens, batch: Tensor, classes: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
-    """Every map of a batch on the host, by what it explains, and the top classes."""
-    trace = look.trace(batch, classes, n=max(NUMBERS))
-    if trace.output is None:
-        raise GamlensError("A class score is needed here.")
-    found = {f"class, n = {n}": trace.explain(n=n).cpu().maps for n in NUMBERS}
-    half = len(batch) // 2
-    pair = look.trace_pair(batch[:half], batch[half : 2 * half], n=max(NUMBERS)) if half else None
-    for n in NUMBERS if pair is not None else ():
-        both = pair.explain(n=n)
-        found[f"pair, n = {n}"] = torch.cat([both.x.cpu().maps, both.y.cpu().maps])
-    return found, trace.output.argmax(dim=1).cpu()
+    """Every map of a batch by what it explains, and the top classes, which are explained where none are given."""
+    top = look.classify(batch, n=1).check().targets
+    wanted, half = top if classes is None else classes, len(batch) // 2
+    found = {f"class, n = {n}": look.classify(batch, wanted, n=n).check().maps for n in NUMBERS}
+    for n in NUMBERS if half else ():
+        both = look.compare(batch[:half], batch[half : 2 * half], n=n)
+        found[f"pair, n = {n}"] = torch.cat([both.x.check().maps, both.y.check().maps])
+    return found, top
 
 
 def differences(a: Tensor, b: Tensor) -> dict[str, Tensor]:
