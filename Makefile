@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: fuzz scale demo studio test lint bench models reproduce clean
+.PHONY: fuzz scale demo studio test lint bench bench-gpu bench-precision models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -45,6 +45,16 @@ test: lint  ## lint, types, import contract and all tests
 bench: $(VENV)/.bench  ## time and memory beside the peers and a plain forward
 	$(BIN)/python benchmarks/cost.py
 
+bench-gpu: $(VENV)/.bench  ## the same for more models and precisions, and how cost grows: a GPU, or small cases on a CPU
+	mkdir -p bench
+	$(BIN)/python benchmarks/gpu.py --json bench/gpu.json --markdown bench/gpu.md
+	$(BIN)/python benchmarks/growth.py --json bench/growth.json
+	$(BIN)/python benchmarks/growth.py --plot bench/growth.json --out bench
+
+bench-precision: $(VENV)/.bench  ## maps in half precision beside fp32, on the real data (a GPU, or LIMIT=10)
+	mkdir -p bench
+	$(BIN)/python benchmarks/precision.py --json bench/precision.json --markdown bench/precision.md $(if $(LIMIT),--limit $(LIMIT) --batch $(LIMIT))
+
 models: $(VENV)/.dev  ## every convolutional network of torchvision and timm: docs/models.md
 	$(BIN)/python benchmarks/models.py --markdown docs/models.md
 
@@ -58,4 +68,4 @@ scale: $(VENV)/.dev  ## how runs grow, in one process and on Ray
 	$(BIN)/python benchmarks/scale.py
 
 clean:
-	rm -rf $(VENV) demo gamlens-out
+	rm -rf $(VENV) bench demo gamlens-out

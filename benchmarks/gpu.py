@@ -1,14 +1,16 @@
-"""The price of a forward pass on a GPU: ours and the peers', beside a plain forward of the same precision and mode.
+"""The price of a forward pass, on a GPU or a CPU: ours and the peers', beside a plain forward of the same precision.
 
-Images a second, the ratio to that forward in the same process, and peak memory over the model; median of the repeats
-after warm-up, tools taking turns. Rows are merged into one JSON file, so that the whole fits into several commands.
-PyTorch's flags are its defaults and are printed. Random weights: they cost what trained ones do.
+Images a second, the ratio to that forward in the same process and mode, and peak memory over the model; median of the
+repeats after warm-up, tools taking turns. Rows are merged into one JSON file, so that the whole fits into several
+commands. PyTorch's flags are its defaults and are printed. Random weights: they cost what trained ones do. On a CPU the
+cases are few and small, and memory is left to cost.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import tools
 import torch
 from torch import Tensor, nn
 from torchvision import models
@@ -34,8 +37,11 @@ CASES = (
     ("vit_b_16", 64, "fp32", False), ("resnet101", 256, "bf16", False), ("resnet101", 64, "fp16", False),
     ("vit_b_16", 64, "bf16", False), ("resnet101", 256, "bf16", True), ("resnet50", 64, "bf16", True),
 )  # fmt: skip
+SMALL = (
+    ("resnet50", 1, "fp32", False), ("resnet50", 4, "fp32", False), ("vit_b_16", 1, "fp32", False),
+    ("densenet201", 4, "fp32", False), ("vit_b_16", 4, "fp32", False),
+)  # fmt: skip
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-HOOKED = {"features:relu": "features.norm5"}
 Call = Callable[[], Any]
 
 
@@ -67,40 +73,45 @@ def every(lens: Lens, batch: Tensor, classes: list[int]) -> Any:
     return [trace.explain(name, n=2) for name, method in METHODS.items() if method.kind == "block"]
 
 
-def peers(lens: Lens, batch: Tensor, classes: list[int]) -> dict[str, Call]:
-    """captum, torchcam and grad-cam as their documentation calls them, where they are installed."""
+def peers(lens: Lens, batch: Tensor, classes: list[int]) -> dict[str, Call | str]:
+    """captum, torchcam and grad-cam as their documentation calls them, where they are installed; text where not so."""
     stubs()
-    found: dict[str, Call] = {}
-    modules = dict(lens.model.named_modules())
-    names = [HOOKED.get(name, name) for name in lens.blocks[-2:]]
-    if any(name not in modules for name in names):
-        return {}
-    layers = [modules[name] for name in names]
-    try:
-        import tools
-    except ImportError:
-        return {}
     installed, notes = tools.find_peers()
     for note in notes:
         print(note, file=sys.stderr)
+    points, modules = lens.blocks[-2:], dict(lens.model.named_modules())
+    names = [tools.MODULE_OF.get(point, point.removesuffix(":tokens")) for point in points]
+    if any(name not in modules for name in names):
+        return {name: f"no module gives the blocks {', '.join(points)}" for name in installed}
+    reshape = tools.patches if all(point.endswith(":tokens") for point in points) else None
+    found: dict[str, Call | str] = {}
     for n in (1, 2):
-        use = layers[-n:]
+        use = [modules[name] for name in names[-n:]]
         if attr := installed.get("captum"):
-            found[f"captum LayerGradCam n={n}"] = partial(tools.captum(attr, lens.model, use), batch, classes)
+            found |= captum(attr, lens.model, use, batch, classes, tokens=reshape is not None)
         if cams := installed.get("torchcam"):
             method = cams.GradCAM if n == 1 else cams.LayerCAM
-            found[f"torchcam {method.__name__} n={n}"] = partial(
-                tools.torchcam(method, lens.model, use), batch, classes
-            )
+            run = tools.torchcam(method, lens.model, use, reshape)
+            found[f"torchcam {method.__name__} n={n}"] = partial(run, batch, classes)
         if cams := installed.get("grad-cam"):
             target = __import__("pytorch_grad_cam.utils.model_targets", fromlist=["x"]).ClassifierOutputTarget
             method = cams.GradCAM if n == 1 else cams.LayerCAM
-            run = tools.grad_cam(method, target, lens.model, use)
+            run = tools.grad_cam(method, target, lens.model, use, reshape)
             found[f"grad-cam {method.__name__} n={n}"] = partial(run, batch, classes)
     return found
 
 
-def calls(name: str, size: int, precision: str, fast: bool, device: str, *, beside: bool) -> dict[str, Call]:
+def captum(
+    attr: Any, model: nn.Module, use: list[nn.Module], batch: Tensor, classes: list[int], *, tokens: bool
+) -> dict[str, Call | str]:
+    grad_cam = f"captum LayerGradCam n={len(use)}"
+    if not tokens:
+        return {grad_cam: partial(tools.captum(attr, model, use), batch, classes)}
+    run = partial(tools.captum_tokens(attr, model, use), batch, classes)
+    return {grad_cam: "not for tokens: it sums over them", f"captum LayerGradientXActivation n={len(use)}": run}
+
+
+def calls(name: str, size: int, precision: str, fast: bool, device: str, *, beside: bool) -> dict[str, Call | str]:
     """Every tool of one case, the plain forward first."""
     torch.manual_seed(0)
     model = models.get_model(name).eval().to(device)
@@ -109,7 +120,7 @@ def calls(name: str, size: int, precision: str, fast: bool, device: str, *, besi
     lens = Lens(model, precision=precision, compile=fast)
     fed = batch.contiguous(memory_format=torch.channels_last) if DTYPES[precision] else batch
     forward = torch.compile(model) if fast else model
-    found: dict[str, Call] = {"plain forward": plain(forward, fed, DTYPES[precision])}
+    found: dict[str, Call | str] = {"plain forward": plain(forward, fed, DTYPES[precision])}
     if fast:
         found["plain forward, eager fp32"] = plain(model, batch, None)
     for n in (1, 2) if fast else (1, 2, 4):
@@ -149,7 +160,9 @@ def peak(call: Call, device: str) -> float:
 
 def measure(case: tuple[str, int, str, bool], options: argparse.Namespace) -> list[dict[str, Any]]:
     name, size, precision, fast = case
-    found = calls(name, size, precision, fast, options.device, beside=not options.alone)
+    given = calls(name, size, precision, fast, options.device, beside=not options.alone)
+    notes = {tool: call for tool, call in given.items() if isinstance(call, str)}
+    found = {tool: call for tool, call in given.items() if not isinstance(call, str)}
     slow: set[str] = set()
     for tool, call in list(found.items()):
         try:
@@ -158,6 +171,7 @@ def measure(case: tuple[str, int, str, bool], options: argparse.Namespace) -> li
                 slow.add(tool)
         except Exception as error:  # noqa: BLE001 - a peer that fails is told and left out
             print(f"  {tool} failed on {name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+            notes[tool] = f"failed: {type(error).__name__}"
             del found[tool]
     times: dict[str, list[float]] = {tool: [] for tool in found}
     for turn in range(options.repeats):
@@ -166,18 +180,20 @@ def measure(case: tuple[str, int, str, bool], options: argparse.Namespace) -> li
                 times[tool].append(clock(call, options.device))
     memory = {tool: peak(call, options.device) for tool, call in found.items()}
     base, held = statistics.median(times["plain forward"]), memory["plain forward"]
+    case_of = {"model": name, "batch": size, "precision": precision, "mode": "compiled" if fast else "eager"}
     rows = []
     for tool, taken in times.items():
         middle = statistics.median(taken)
         rows.append({
-            "model": name, "batch": size, "precision": precision, "mode": "compiled" if fast else "eager",
-            "tool": tool, "images_s": size / middle, "ratio": middle / base, "low": min(taken) / base,
+            **case_of, "tool": tool, "images_s": size / middle, "ratio": middle / base, "low": min(taken) / base,
             "high": max(taken) / base, "peak_mib": memory[tool], "peak_ratio": memory[tool] / held,
             "repeats": len(taken), "device": about(options.device),
         })  # fmt: skip
         print(f"  {name} {size} {precision} {rows[-1]['mode']}: {tool}: {size / middle:.0f} img/s, "
               f"{middle / base:.2f}, memory {memory[tool] / held:.2f}", file=sys.stderr, flush=True)  # fmt: skip
-    return rows
+    return rows + [
+        {**case_of, "tool": tool, "note": note, "device": about(options.device)} for tool, note in notes.items()
+    ]
 
 
 def about(device: str) -> str:
@@ -197,9 +213,13 @@ def table(rows: list[dict[str, Any]]) -> str:
             "| --- " * 5 + "|",
         ]
         for r in mine:
+            if "note" in r:
+                lines.append(f"| {r['tool']} | {r['note']} | | | |")
+                continue
+            held = "-" if math.isnan(r["peak_ratio"]) else f"{r['peak_ratio']:.2f}"
             lines.append(
-                f"| {r['tool']} | {r['images_s']:.0f} | {r['ratio']:.2f} | {r['low']:.2f} to {r['high']:.2f} | "
-                f"{r['peak_ratio']:.2f} |"
+                f"| {r['tool']} | {r['images_s']:.{0 if r['images_s'] > 50 else 1}f} | {r['ratio']:.2f} | "
+                f"{r['low']:.2f} to {r['high']:.2f} | {held} |"
             )
     return "\n".join([*(f"Device: {d}" for d in dict.fromkeys(r["device"] for r in rows)), *lines]) + "\n"
 
@@ -216,7 +236,7 @@ def main() -> None:
     parser.epilog = "example: python benchmarks/gpu.py --device cpu --cases resnet50:2:fp32:eager --repeats 3"
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    chosen = list(CASES)
+    chosen = list(CASES if options.device.startswith("cuda") else SMALL)
     if options.cases:
         words = [case.split(":") for case in options.cases]
         chosen = [(w[0], int(w[1]), w[2], w[3] == "compiled") for w in words]

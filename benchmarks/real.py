@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from torch import nn
 from torchvision import models
 
 from gamlens import Lens
@@ -23,12 +24,16 @@ WEIGHTS = Path(os.environ.get("GAMLENS_WEIGHTS") or HERE / "weights")
 NAMES = ("resnet50", "efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "densenet201")
 
 
-def resnet50() -> Lens:
+def original_resnet50() -> nn.Module:
     """The original ResNet-50: stride 2 in the first convolution of a stage, not in the second."""
     module = models.resnet50()
     for stage in (module.layer2, module.layer3, module.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    return Lens(module, weights=WEIGHTS / "resnet50_imagenet1k_fp16.pth", labels=labels("ILSVRC"))
+    return module
+
+
+def resnet50() -> Lens:
+    return Lens(original_resnet50(), weights=WEIGHTS / "resnet50_imagenet1k_fp16.pth", labels=labels("ILSVRC"))
 
 
 def densenet201() -> Lens:

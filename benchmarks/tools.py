@@ -1,4 +1,4 @@
-"""What `cost.py` measures: a plain forward, gamlens, and the peers, each called as its own documentation does.
+"""What `cost.py` and `gpu.py` measure: a plain forward, gamlens, and the peers, called as their documentation does.
 
 Every tool is a callable (batch, targets) -> maps. Blocks are gamlens' own for all; hooks are set and removed
 in each call, so that no tool runs with another's; every map ends at the size of the image.
@@ -7,6 +7,7 @@ in each call, so that no tool runs with another's; every map ends at the size of
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from gamlens.methods import METHODS
 
 MODELS = ("resnet50", "resnet101", "densenet201", "efficientnet_lite0")
 Run = Callable[[Tensor, list[int]], Any]
+Reshape = Callable[[Tensor], Tensor]
 PEERS = {"captum": "captum.attr", "torchcam": "torchcam.methods", "grad-cam": "pytorch_grad_cam"}
 MODULE_OF = {"features:relu": "features.norm5"}
 
@@ -74,11 +76,36 @@ def captum(attr: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
     return run
 
 
-def torchcam(method: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
-    """One pass for all layers, fused by its own `fuse_cams`."""
+def captum_tokens(attr: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
+    """LayerGradientXActivation summed over channels: what captum has for a layer of tokens. One pass a layer.
+
+    Its LayerGradCam takes dimension 1 for the channels: of tokens (B,N,C) it averages the gradient over channels and
+    sums over the tokens, which leaves (B,1,C) and no map.
+    """
 
     def run(batch: Tensor, targets: list[int]) -> Any:
-        with method(model, layers) as extractor:
+        maps = []
+        for layer in layers:
+            found = attr.LayerGradientXActivation(model, layer).attribute(batch, targets).detach()
+            low = patches(found).sum(dim=1, keepdim=True)
+            maps.append(attr.LayerAttribution.interpolate(low, tuple(batch.shape[2:]), "bilinear"))
+        return torch.stack(maps).mean(dim=0)
+
+    return run
+
+
+def patches(tokens: Tensor) -> Tensor:
+    """Tokens (B,1+hh,C), the class token first, as a map (B,C,h,h): the reshape_transform of both packages' pages."""
+    side = math.isqrt(tokens.shape[1] - 1)
+    return tokens[:, 1:].reshape(len(tokens), side, side, -1).permute(0, 3, 1, 2)
+
+
+def torchcam(method: Any, model: nn.Module, layers: list[nn.Module], reshape: Reshape | None = None) -> Run:
+    """One pass for all layers, fused by its own `fuse_cams`."""
+    options = {"reshape_transform": reshape} if reshape else {}
+
+    def run(batch: Tensor, targets: list[int]) -> Any:
+        with method(model, layers, **options) as extractor:
             maps = extractor(targets, model(batch))
             fused = extractor.fuse_cams(maps)
         return F.interpolate(fused[:, None], tuple(batch.shape[2:]), mode="bilinear")[:, 0]
@@ -86,11 +113,13 @@ def torchcam(method: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
     return run
 
 
-def grad_cam(method: Any, target: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
+def grad_cam(
+    method: Any, target: Any, model: nn.Module, layers: list[nn.Module], reshape: Reshape | None = None
+) -> Run:
     """One pass for all layers, fused by their mean, as NumPy arrays."""
 
     def run(batch: Tensor, targets: list[int]) -> Any:
-        with method(model=model, target_layers=layers) as cam:
+        with method(model=model, target_layers=layers, reshape_transform=reshape) as cam:
             return cam(input_tensor=batch, targets=[target(number) for number in targets])
 
     return run

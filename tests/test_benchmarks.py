@@ -1,0 +1,120 @@
+"""What the benchmarks count and call: peers on tokens, the floor by FLOPs, the cases of an axis, the pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gpu
+import growth
+import nets
+import pytest
+import tools
+import torch
+import torch.nn.functional as F
+from torchvision.models import VisionTransformer
+
+from gamlens import Lens
+
+
+@pytest.fixture(scope="module")
+def vit() -> Lens:
+    torch.manual_seed(0)
+    model = VisionTransformer(64, 8, num_layers=3, num_heads=2, hidden_dim=16, mlp_dim=32, num_classes=1000).eval()
+    torch.nn.init.normal_(model.heads.head.weight)
+    lens = Lens(model)
+    lens.trace(torch.randn(1, 3, 64, 64), 0, n=1)
+    return lens
+
+
+@pytest.fixture(scope="module")
+def on_tokens(vit: Lens) -> tuple[torch.Tensor, dict[str, Any]]:
+    pytest.importorskip("captum")
+    pytest.importorskip("torchcam")
+    pytest.importorskip("pytorch_grad_cam")
+    batch = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    return batch, gpu.peers(vit, batch, [3, 5])
+
+
+def unit(maps: torch.Tensor) -> torch.Tensor:
+    low, high = maps.amin(dim=(1, 2), keepdim=True), maps.amax(dim=(1, 2), keepdim=True)
+    return (maps - low) / (high - low)
+
+
+def test_peers_read_the_same_tokens_in_the_same_places(
+    vit: Lens, on_tokens: tuple[torch.Tensor, dict[str, Any]]
+) -> None:
+    """Their Grad-CAM of a ViT is ours, resized in their way; grad-cam stretches to [0,1] once more after that."""
+    batch, found = on_tokens
+    mine = unit(vit.trace(batch, [3, 5], n=1).raw("grad_cam"))
+    mine = F.interpolate(mine[:, None], (64, 64), mode="bilinear")[:, 0]
+    torch.testing.assert_close(found["torchcam GradCAM n=1"](), mine, rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(found["grad-cam GradCAM n=1"]()), unit(mine), rtol=0, atol=1e-2)
+    assert found["torchcam LayerCAM n=2"]().shape == mine.shape
+
+
+def test_captum_on_tokens(vit: Lens, on_tokens: tuple[torch.Tensor, dict[str, Any]]) -> None:
+    """LayerGradCam leaves no map of tokens, which is said; gradient times activation does."""
+    batch, found = on_tokens
+    assert found["captum LayerGradCam n=1"] == found["captum LayerGradCam n=2"] == "not for tokens: it sums over them"
+    layer = dict(vit.model.named_modules())[vit.blocks[-1].removesuffix(":tokens")]
+    attr = pytest.importorskip("captum.attr")
+    assert attr.LayerGradCam(vit.model, layer).attribute(batch, [3, 5]).shape == (2, 1, 16)
+    maps = found["captum LayerGradientXActivation n=1"]()
+    mine = vit.trace(batch, [3, 5], n=1).raw("hires_cam")
+    low = F.interpolate(mine[:, None], (64, 64), mode="bilinear")
+    sure = low > 0.25 * low.amax()
+    assert maps.shape == (2, 1, 64, 64)
+    assert (maps[sure] > 0).all()
+
+
+def test_a_peer_that_cannot_is_a_row_with_a_note() -> None:
+    fixed = {"model": "m", "batch": 1, "precision": "fp32", "mode": "eager", "device": "cpu"}
+    row = {"tool": "a", "images_s": 2.0, "ratio": 1.5, "low": 1.0, "high": 2.0, "peak_ratio": float("nan")}
+    lines = gpu.table([fixed | row, fixed | {"tool": "b", "note": "not for tokens"}]).splitlines()
+    assert lines[-2:] == ["| a | 2.0 | 1.50 | 1.00 to 2.00 | - |", "| b | not for tokens | | | |"]
+
+
+def test_floor_is_the_forward_and_the_backward_of_the_tail() -> None:
+    """Two stages of Small are 16 -> 24 at 1/8 and 24 -> 32 at 1/16: as many FLOPs back as forward behind a block."""
+    lens, batch = Lens(nets.small().float()), nets.images(1).float()
+    whole = growth.operations(lambda: lens.model(batch))
+    head, last = 2 * 32 * nets.CLASSES, 2 * 9 * 24 * 32 * (batch.shape[2] // 16) ** 2
+    for n, behind in ((1, head), (2, head + last)):
+        assert growth.operations(lambda n=n: growth.ours(lens, batch, 1, n)) == whole + behind
+    assert growth.operations(lambda: growth.ours(lens, batch, 3, 2)) == whole + 3 * (head + last)
+
+
+def test_attention_is_counted_in_a_plain_forward(vit: Lens) -> None:
+    batch = torch.randn(1, 3, 64, 64)
+    plain = growth.operations(gpu.plain(vit.model, batch, None))
+    with torch.enable_grad():
+        assert plain == growth.operations(lambda: vit.model(batch))
+
+
+def test_cases_move_one_thing_at_a_time() -> None:
+    found = list(growth.cases(list(growth.AXES), "cpu", 4))
+    assert [case.numbers for case in found if case.axis == "n"] == [(1, 2, 3, 4)]
+    assert [case.x for case in found if case.axis == "targets"] == list(growth.TARGETS)
+    for axis in ("batch", "side", "targets"):
+        others = {"batch", "side", "targets"} - {axis}
+        assert all(len({getattr(case, other) for case in found if case.axis == axis}) == 1 for other in others)
+    assert {case.numbers for case in growth.cases(["batch"], "cuda", 1)} == {(1,)}
+
+
+def test_rows_and_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    lens, device = Lens(nets.small().float()), torch.device("cpu")
+    fixed = {"model": "small", "kind": "cpu", "hardware": "a CPU", "threads": 1}
+    steps = (growth.Case("n", 2, 64, 1, (1, 2)), growth.Case("targets", 1, 64, 1, (1,)))
+    rows = [fixed | row for case in steps for row in growth.measure(lens, case, 3, device)]
+    assert [(row["axis"], row["x"], row["n"]) for row in rows] == [("n", 1, 1), ("n", 2, 2), ("targets", 1, 1)]
+    assert all(row["ratio"] > 0 and row["peak_ratio"] > 0 and row["flops"] > 1 for row in rows)
+    files = growth.draw(rows, tmp_path / "images")
+    assert [file.name for file in files] == ["growth-time-small-cpu.png", "growth-memory-small-cpu.png"]
+    assert all(file.stat().st_size > 10_000 for file in files)
+
+
+def test_patches_are_rows_of_tokens_behind_the_class_token() -> None:
+    tokens = torch.arange(5.0)[None, :, None].expand(1, 5, 2)
+    assert tools.patches(tokens)[0, 1].tolist() == [[1, 2], [3, 4]]
