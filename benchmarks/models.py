@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.capture import Keeper, Reader, channels_first
+from gamlens.capture import Keeper, channels_first
 from gamlens.models import torchvision_zoo
 from gamlens.points import Point
+from gamlens.reader import Reader
 from gamlens.settle import settled
 
 SIDE = 96

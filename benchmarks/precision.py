@@ -28,8 +28,8 @@ from gpu import about
 from torch import Tensor
 
 from gamlens import GamlensError, Lens, locate, metrics
-from gamlens.lens import PRECISIONS
 from gamlens.prepare import Views, prepare
+from gamlens.sight import PRECISIONS
 
 FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette", "efficientnet_lite0": "ILSVRC"}
 FILES = {"resnet50": "resnet50_imagenet1k_fp16.pth", "densenet201": "densenet201_imagenette_fp16.pth"}

@@ -47,6 +47,15 @@ def test_a_call_waits_for_nothing(far: None, method: str) -> None:
     assert seen.found == []
 
 
+def test_float16_waits_for_nothing(far: None) -> None:
+    lens, images = Lens(nets.small().float(), precision="fp16"), nets.images(3).float()
+    lens.classify(images, [0, 1, 2])
+    with Waits() as seen:
+        lens.classify(images, [0, 1, 2])
+        lens.compare(images, images.flip(3), score="dot")
+    assert seen.found == []
+
+
 def broken() -> Lens:
     net = nets.small().float()
     with torch.no_grad():

@@ -7,22 +7,21 @@ what follows is recorded, so memory and time are those of the tail. The model is
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from gamlens.checks import Check
 from gamlens.errors import GamlensError
-from gamlens.points import OUTPUT, Grid, Point, function_name, only_tensor, tensors
+from gamlens.points import Grid, Point
+from gamlens.reader import Reader
 from gamlens.settle import failed, settled, unwrap
 
-HALF_SCALE = 2.0**14
+PROBE, PEAK, WIDEST = 2.0**14, 2.0**6, 2.0**28
 ATTENTION = re.compile(r"attention|flash|xformers|sdp", re.IGNORECASE)
 
 
@@ -45,92 +44,6 @@ class Tail:
     def activations(self) -> dict[str, Tensor]:
         """The blocks out of the graph, (B,C,h,w) each."""
         return {name: as_map(name, block.detach(), self.grids) for name, block in self.blocks.items()}
-
-
-class Reader(TorchFunctionMode):
-    """Finds the wanted tensors of one forward in this thread; `take` gets each and says what to go on with."""
-
-    def __init__(self, model: nn.Module, wanted: Sequence[Point], take: Callable[[Point, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.model, self.wanted, self.take = model, list(dict.fromkeys(wanted)), take
-        self.thread = threading.get_ident()
-        self.armed: list[tuple[Tensor, Point, int]] = []
-        self.heard = False
-        self.listening = ExitStack()
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for name in dict.fromkeys(point.module for point in self.wanted):
-                if name == OUTPUT and not has_output_module(self.model):
-                    continue
-                module = self.model.get_submodule(name)
-                mine = [point for point in self.wanted if point.module == name]
-                if any(point.reads_input for point in mine):
-                    stack.callback(module.register_forward_pre_hook(self._before(mine), with_kwargs=True).remove)
-                if any(not point.reads_input for point in mine):
-                    stack.callback(module.register_forward_hook(self._after(mine)).remove)
-            if any(point.chain for point in self.wanted):
-                stack.callback(self.model.register_forward_hook(self._leave).remove)
-            self.listening = stack.enter_context(ExitStack())
-            yield
-
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Functions are followed inside the model only."""
-        if threading.get_ident() == self.thread:
-            self.listening.close()
-
-    def _before(self, points: list[Point]) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if threading.get_ident() != self.thread or not (args or kwargs):
-                return None
-            key = None if args else next(iter(kwargs))
-            value = args[0] if key is None else kwargs[key]
-            for point in points:
-                if point.reads_input:
-                    value = self.take(point, _tensor(value, point))
-            return ((value, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: value})
-
-        return hook
-
-    def _after(self, points: list[Point]) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            if threading.get_ident() != self.thread:
-                return None
-            wrapped = isinstance(output, tuple) and only_tensor(output) is not None
-            start = value = output[0] if wrapped else output
-            for point in points:
-                if not point.reads_input and not point.chain:
-                    value = self.take(point, _tensor(value, point))
-            for point in points:
-                if point.chain:
-                    self.listen()
-                    self.armed.append((_tensor(value, point), point, 0))
-            return None if value is start else (value, *output[1:]) if wrapped else value
-
-        return hook
-
-    def listen(self) -> None:
-        """Follow functions from here on: not before, since it costs some time each."""
-        if not self.heard:
-            self.heard = True
-            self.listening.enter_context(self)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not self.armed:
-            return result
-        name, read = function_name(func), {id(tensor) for tensor in tensors(args)}
-        for entry in [entry for entry in self.armed if id(entry[0]) in read]:
-            _, point, step = entry
-            if name != point.chain[step]:
-                continue
-            self.armed.remove(entry)
-            if step + 1 < len(point.chain):
-                self.armed.append((_tensor(result, point), point, step + 1))
-            else:
-                result = self.take(point, _tensor(result, point))
-        return result
 
 
 class Keeper:
@@ -223,9 +136,10 @@ def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list
             "torch.no_grad() or a .detach() inside the model's forward, or in the score function?"
         )
     blocks = [block for tail in tails for block in tail.blocks.values()]
+    last = [next(reversed(tail.blocks.values())) for tail in tails]
     try:
         with settled(tails[0].model), tails[0].around(), torch.enable_grad():
-            found = iter(_backward(score.sum(), blocks, keep_graph))
+            found = iter(_backward(score, blocks, last, keep_graph))
     except RuntimeError as error:
         hint = "Were weights changed since the forward? Then trace the images again."
         if ATTENTION.search(str(error)):
@@ -249,14 +163,38 @@ def gradients(score: Tensor, tails: Sequence[Tail], *, keep_graph: bool) -> list
     return result
 
 
-def _backward(score: Tensor, blocks: list[Tensor], keep_graph: bool) -> Sequence[Tensor | None]:
-    """Gradients of one number; in float16 it is scaled up first, so that small gradients do not vanish."""
+def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_graph: bool) -> Sequence[Tensor | None]:
+    """Gradients of the score's sum; in float16 each score is scaled, so that none vanish and none overflow.
+
+    How far is read off the last blocks, whose backward costs next to nothing, on the device: nothing waits for it.
+    """
     if not any(block.dtype == torch.float16 for block in blocks):
-        return torch.autograd.grad(score, blocks, retain_graph=keep_graph, allow_unused=True)
-    found = torch.autograd.grad(score * HALF_SCALE, blocks, retain_graph=True, allow_unused=True)
-    if all(bool(gradient.isfinite().all()) for gradient in found if gradient is not None):
-        return [None if gradient is None else gradient.float() / HALF_SCALE for gradient in found]
-    return torch.autograd.grad(score, blocks, retain_graph=keep_graph, allow_unused=True)
+        return torch.autograd.grad(score.sum(), blocks, retain_graph=keep_graph, allow_unused=True)
+    up, down = (
+        torch.autograd.grad((score * factor).sum(), last, retain_graph=True, allow_unused=True)
+        for factor in (PROBE, 1 / PROBE)
+    )
+    scale = _scales(_peaks(up, score) / PROBE, _peaks(down, score) * PROBE)
+    found = torch.autograd.grad((score * scale).sum(), blocks, retain_graph=keep_graph, allow_unused=True)
+    return [None if gradient is None else gradient.float() / _rows_of(scale, gradient) for gradient in found]
+
+
+def _peaks(gradients: Sequence[Tensor | None], score: Tensor) -> Tensor:
+    """The largest gradient that each score has in any of these: (R,)."""
+    each = [gradient.detach().float().abs().flatten(1).amax(dim=1) for gradient in gradients if gradient is not None]
+    return torch.cat([peaks.view(-1, len(score)) for peaks in each] or [torch.ones_like(score)[None]]).amax(dim=0)
+
+
+def _scales(fine: Tensor, coarse: Tensor) -> Tensor:
+    """Powers of two that bring peaks (R,) to PEAK, far from float16's ends. `fine` may overflow, `coarse` vanish."""
+    peak = torch.where(fine.isfinite(), fine, coarse)
+    found = torch.exp2(torch.floor(torch.log2(PEAK / peak))).clamp(1 / WIDEST, WIDEST)
+    return torch.where(peak.isfinite(), found, 1)
+
+
+def _rows_of(scale: Tensor, gradient: Tensor) -> Tensor:
+    """One factor a row of a gradient: both images of a pair have their score's."""
+    return scale.repeat(len(gradient) // len(scale)).view(-1, *[1] * (gradient.ndim - 1))
 
 
 def check_shape(name: str, tensor: Tensor, grid: Grid | None) -> None:
@@ -270,11 +208,6 @@ def check_shape(name: str, tensor: Tensor, grid: Grid | None) -> None:
         )
 
 
-def has_output_module(model: nn.Module) -> bool:
-    """Whether `output` names a module of this model rather than what it returns."""
-    return isinstance(getattr(model, OUTPUT, None), nn.Module)
-
-
 def as_map(name: str, tensor: Tensor, grids: Mapping[str, Grid]) -> Tensor:
     """(B,C,h,w) from tokens that have a grid, or from (B,h,w,C) where the name says so."""
     return grids[name].image(tensor) if name in grids else channels_first(name, tensor)
@@ -283,12 +216,3 @@ def as_map(name: str, tensor: Tensor, grids: Mapping[str, Grid]) -> Tensor:
 def channels_first(name: str, tensor: Tensor) -> Tensor:
     """(B,h,w,C) -> (B,C,h,w) where the name says that channels come last."""
     return tensor.permute(0, 3, 1, 2) if Point.parse(name).channels_last else tensor
-
-
-def _tensor(value: Any, point: Point) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    raise GamlensError(
-        f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside it, or after it, "
-        "that gives one."
-    )

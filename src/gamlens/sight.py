@@ -21,6 +21,7 @@ from gamlens.errors import GamlensError, GamlensWarning, near
 from gamlens.methods import Method
 from gamlens.models import Binding, Layout, Output, pick
 from gamlens.points import OUTPUT, PIXELS, Grid, Point
+from gamlens.reader import has_output_module
 from gamlens.rows import last_blocks
 from gamlens.settle import unwrap
 
@@ -139,7 +140,7 @@ class Sight:
     ) -> Tail:
         """One forward that keeps `blocks`, and the embedding where it is asked for."""
         place = Point.parse(self.embedding) if embedding else None
-        whole = place is not None and str(place) == OUTPUT and not capture.has_output_module(self.inner)
+        whole = place is not None and str(place) == OUTPUT and not has_output_module(self.inner)
         precision, grids, read = PRECISIONS[self.precision], self._grids_at(batch), None if whole else place
         tail = self._fast(batch, blocks, read, precision, grids) if self.compile and during is None else None
         if tail is None:

@@ -94,6 +94,26 @@ def test_autocast_inside(precision: str, dtype: torch.dtype) -> None:
     assert float((pair.y.maps - expected.y.maps).abs().mean()) < 0.01
 
 
+def test_float16_gradients_neither_vanish_nor_overflow() -> None:
+    """One call with scores whose gradients lie ten orders of magnitude apart: each row keeps its own map."""
+    net = nets.small().float()
+    weights = torch.logspace(-5, 5, 3)
+
+    def score(output: Tensor) -> Tensor:
+        return output[:, 3] * weights
+
+    plain = Lens(net).trace(nets.images(3), score=score)
+    half = Lens(net, precision="fp16").trace(nets.images(3), score=score)
+    for name, expected in plain.rows.gradients.items():
+        found = half.rows.gradients[name]
+        error = (found - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
+        assert float(error.max()) < 0.01
+    pair = Lens(net, precision="fp16").compare(100 * nets.images(2), nets.images(2, seed=1), score="dot")
+    expected = Lens(net).compare(100 * nets.images(2), nets.images(2, seed=1), score="dot")
+    assert float((pair.x.maps - expected.x.maps).abs().max()) < 0.02
+    assert float((pair.y.maps - expected.y.maps).abs().max()) < 0.02
+
+
 def test_autocast_around() -> None:
     net = nets.small().float()
     plain = Lens(net).classify(nets.images(2), 3)

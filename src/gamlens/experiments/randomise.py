@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gamlens import capture
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
 from gamlens.points import OUTPUT, Point
+from gamlens.reader import has_output_module
 from gamlens.settle import failed, settled
 
 HEAD, STEM = "head", "stem"
@@ -114,7 +114,7 @@ def _order(lens: Lens, image: Tensor, points: list[Point]) -> tuple[dict[str, in
         for name, module in owners.items():
             stack.callback(module.register_forward_hook(_stamp(ends, name, clock)).remove)
         for point in points:
-            if point.module == OUTPUT and not capture.has_output_module(model):
+            if point.module == OUTPUT and not has_output_module(model):
                 places[str(point)] = math.inf
                 continue
             at, stamp = model.get_submodule(point.module), _stamp(places, str(point), clock)

@@ -16,13 +16,14 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from gamlens.capture import Reader, Tail, check_shape
+from gamlens.capture import Tail, check_shape
 from gamlens.fast import split
 from gamlens.fast.derive import Workshop
 from gamlens.fast.ops import MARK
 from gamlens.fast.passes import Held, derive_weights, fuse_relus
 from gamlens.fast.split import Part, Unsupported
 from gamlens.points import Grid, Point
+from gamlens.reader import Reader
 from gamlens.settle import settled, unwrap
 
 BACKEND = "inductor"
