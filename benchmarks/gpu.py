@@ -25,19 +25,21 @@ from unittest.mock import MagicMock
 
 import tools
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 from torchvision import models
 
 from gamlens import Lens
 from gamlens.methods import METHODS
 
-CASES = (
-    ("resnet101", 64, "fp32", False), ("resnet101", 256, "fp32", False), ("resnet101", 1, "fp32", False),
-    ("resnet50", 64, "fp32", False), ("densenet201", 64, "fp32", False), ("convnext_base", 64, "fp32", False),
-    ("vit_b_16", 64, "fp32", False), ("resnet101", 256, "bf16", False), ("resnet101", 64, "fp16", False),
-    ("vit_b_16", 64, "bf16", False), ("resnet101", 256, "bf16", True), ("resnet50", 64, "bf16", True),
+Case = tuple[str, int, str, bool]
+LOADS = (
+    ("resnet101", 256), ("resnet101", 64), ("resnet101", 1), ("resnet50", 64), ("densenet201", 64),
+    ("convnext_base", 64), ("vit_b_16", 64),
 )  # fmt: skip
-SMALL = (
+PASSES = (("fp32", False), ("bf16", False), ("fp16", False), ("bf16", True), ("fp32", True), ("fp16", True))
+CASES: tuple[Case, ...] = tuple((*load, *way) for way in PASSES for load in LOADS)
+SMALL: tuple[Case, ...] = (
     ("resnet50", 1, "fp32", False), ("resnet50", 4, "fp32", False), ("vit_b_16", 1, "fp32", False),
     ("densenet201", 4, "fp32", False), ("vit_b_16", 4, "fp32", False),
 )  # fmt: skip
@@ -123,7 +125,7 @@ def calls(name: str, size: int, precision: str, fast: bool, device: str, *, besi
     found: dict[str, Call | str] = {"plain forward": plain(forward, fed, DTYPES[precision])}
     if fast:
         found["plain forward, eager fp32"] = plain(model, batch, None)
-    for n in (1, 2) if fast else (1, 2, 4):
+    for n in (1, 2, 4):
         found[f"gamlens GAM n={n}"] = partial(lens.classify, batch, classes, n=n)
     if not fast:
         found["gamlens, every method n=2"] = partial(every, lens, batch, classes)
@@ -158,7 +160,7 @@ def peak(call: Call, device: str) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def measure(case: tuple[str, int, str, bool], options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
     name, size, precision, fast = case
     given = calls(name, size, precision, fast, options.device, beside=not options.alone)
     notes = {tool: call for tool, call in given.items() if isinstance(call, str)}
@@ -230,7 +232,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--alone", action="store_true", help="without the peers")
-    parser.add_argument("--json", type=Path, help="rows are merged into this file")
+    parser.add_argument("--json", type=Path, help="rows are merged into this file; cases in it are not run again, unless they are named")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     parser.add_argument("--seconds", type=float, default=540, help="start no further case after so long")
     parser.epilog = "example: python benchmarks/gpu.py --device cpu --cases resnet50:2:fp32:eager --repeats 3"
@@ -246,11 +248,15 @@ def main() -> None:
         if time.perf_counter() - start > options.seconds:
             print(f"  no time left for {case}", file=sys.stderr)
             continue
+        known = {(r["model"], r["batch"], r["precision"], r["mode"] == "compiled") for r in rows}
+        if case in known and not options.cases:
+            continue
         made = measure(case, options)
         keys = {(r["model"], r["batch"], r["precision"], r["mode"]) for r in made}
         rows = [r for r in rows if (r["model"], r["batch"], r["precision"], r["mode"]) not in keys] + made
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1))
+        torch._dynamo.reset()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     text = table(rows)

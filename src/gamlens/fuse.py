@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -30,10 +31,10 @@ def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
     A flat map (max = min, to rounding) or one with a value that is not finite becomes zeros and is flagged.
     """
     low, high = (values[:, None] for values in maps.flatten(1).aminmax(dim=1, keepdim=True))
-    noise = 16 * torch.finfo(maps.dtype).eps * torch.maximum(high.abs(), low.abs())
-    usable = (high - low > noise) & (high - low).isfinite()
-    span = torch.where(usable, high - low, 1)
-    return torch.where(usable, (maps - low) / span, 0).clamp(0, 1), ~usable[:, 0, 0]
+    span = high - low
+    noise = torch.maximum(high, -low) * (16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
+    usable = (span > noise) & (span < math.inf)
+    return torch.where(usable, (maps - low) / torch.where(usable, span, 1), 0).clamp(0, 1), ~usable[:, 0, 0]
 
 
 def normalize(maps: Tensor) -> Tensor:
@@ -69,7 +70,7 @@ def fuse(maps: Sequence[Tensor], how: Fusion = "mean") -> Tensor:
     if isinstance(how, str):
         if how not in FUSIONS:
             raise GamlensError(f"There is no fusion {how!r}: {near(how, FUSIONS)} Or give one weight a block.")
-        return FUSIONS[how](stack)
+        return FUSIONS[how](stack) if len(maps) > 1 else stack[0]
     try:
         weights = torch.as_tensor([float(weight) for weight in how], dtype=stack.dtype, device=stack.device)
     except (TypeError, ValueError) as error:

@@ -252,7 +252,7 @@ def check_score(value: Any, rows: int) -> tuple[Check, ...]:
             "image?"
         )
 
-    return checks.make([Check(~value.isfinite().all(), say)])
+    return checks.make([Check(checks.not_finite(value), say)])
 
 
 def _flat(method: str, flat: dict[str, Tensor]) -> Check:

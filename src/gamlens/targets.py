@@ -42,9 +42,12 @@ def per_image(target: Any, images: int) -> list[Any]:
 def resolve(target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping[str, str] | None = None) -> Wanted:
     """Targets as class indices; None becomes the image's top class. output (B,K); aliases are other names of labels."""
     entries = per_image(target, len(output))
-    best = output.argmax(dim=1)
+    whole = tuple(range(len(output)))
     if all(entry is None for entry in entries):
-        return Wanted(tuple(range(len(output))), best, (0,) * len(output))
+        return Wanted(whole, output.argmax(dim=1), (0,) * len(output))
+    if all(type(entry) is int and 0 <= entry < output.shape[1] for entry in entries):
+        return Wanted(whole, on(entries, output.device), (0,) * len(output))
+    best = output.argmax(dim=1)
     index, classes, turn = [], [], []
     for image, entry in enumerate(entries):
         several = list(entry) if isinstance(entry, list | tuple | set | Tensor | np.ndarray) else [entry]

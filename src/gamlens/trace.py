@@ -133,8 +133,10 @@ class Aim:
     def at(self, target: Any, *, keep: bool = True) -> Trace:
         """A Trace of these targets in every view; without `keep` the graph is gone afterwards."""
         wanted = targets.resolve(target, self.output, self.origin.labels, self.origin.aliases)
-        images = on(wanted.index, self.values.device)
-        chosen = self.values.detach()[images].gather(1, wanted.targets[:, None])[:, 0]
+        values = self.values.detach()
+        if wanted.index != tuple(range(len(values))):
+            values = values[on(wanted.index, values.device)]
+        chosen = values.gather(1, wanted.targets[:, None])[:, 0]
         waiting = self.tail.checks + check_score(chosen, len(wanted.index))
         gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
         own = _per_image(wanted, len(self.output)) if self.views else []
