@@ -75,6 +75,17 @@ def every(lens: Lens, batch: Tensor, classes: list[int]) -> Any:
     return [trace.explain(name, n=2) for name, method in METHODS.items() if method.kind == "block"]
 
 
+def sketches(lens: Lens, batch: Tensor, classes: list[int], dtype: torch.dtype | None) -> dict[str, Call]:
+    """The least that GAM can be, where modules give the blocks."""
+    modules = dict(lens.model.named_modules())
+    names = [tools.MODULE_OF.get(name, name) for name in lens.blocks]
+    if any(name not in modules for name in names):
+        return {}
+    layers = [modules[name] for name in names]
+    return {f"20-line sketch n={n}": partial(tools.sketch(lens.model, layers[-n:], dtype), batch, classes)
+            for n in (1, 2, 4)}  # fmt: skip
+
+
 def peers(lens: Lens, batch: Tensor, classes: list[int]) -> dict[str, Call | str]:
     """captum, torchcam and grad-cam as their documentation calls them, where they are installed; text where not so."""
     stubs()
@@ -128,6 +139,7 @@ def calls(name: str, size: int, precision: str, fast: bool, device: str, *, besi
     for n in (1, 2, 4):
         found[f"gamlens GAM n={n}"] = partial(lens.classify, batch, classes, n=n)
     if not fast:
+        found |= sketches(lens, fed, classes, DTYPES[precision])
         found["gamlens, every method n=2"] = partial(every, lens, batch, classes)
     return found | (peers(lens, batch, classes) if beside and precision == "fp32" and not fast else {})
 
@@ -232,7 +244,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--alone", action="store_true", help="without the peers")
-    parser.add_argument("--json", type=Path, help="rows are merged into this file; cases in it are not run again, unless they are named")
+    parser.add_argument(
+        "--json", type=Path, help="rows are merged into this file; cases in it are not run again, unless they are named"
+    )
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     parser.add_argument("--seconds", type=float, default=540, help="start no further case after so long")
     parser.epilog = "example: python benchmarks/gpu.py --device cpu --cases resnet50:2:fp32:eager --repeats 3"

@@ -52,6 +52,35 @@ def plain(model: nn.Module) -> Run:
     return run
 
 
+def sketch(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None = None) -> Run:
+    """GAM in 20 lines: the graph from the earliest block on, and the maps. No check, no name, no error."""
+
+    def run(batch: Tensor, targets: list[int]) -> Any:
+        kept: list[Tensor] = []
+
+        def keep(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            torch.set_grad_enabled(True)
+            kept.append(output if kept else output.detach().requires_grad_(True))
+            return kept[-1].clone()
+
+        handles = [layer.register_forward_hook(keep) for layer in layers]
+        with torch.no_grad(), torch.autocast(batch.device.type, dtype=dtype, enabled=dtype is not None):
+            output = model(batch)
+        for handle in handles:
+            handle.remove()
+        chosen = torch.tensor(targets, device=batch.device)[:, None]
+        gradients = torch.autograd.grad(output.float().gather(1, chosen).sum(), kept)
+        maps = []
+        for h, g in zip(kept, gradients, strict=True):
+            raw = (h.detach().float().relu() * g.float().relu()).sum(1, keepdim=True)
+            large = F.interpolate(raw, tuple(batch.shape[2:]), mode="bicubic")[:, 0]
+            low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
+            maps.append((large - low) / (high - low).clamp(min=1e-12))
+        return torch.stack(maps).mean(dim=0)
+
+    return run
+
+
 def every_method(lens: Lens) -> Run:
     """One trace, then each block method over its last two blocks."""
     names = [name for name, method in METHODS.items() if method.kind == "block"]

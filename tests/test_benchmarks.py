@@ -118,3 +118,12 @@ def test_rows_and_pictures(tmp_path: Path) -> None:
 def test_patches_are_rows_of_tokens_behind_the_class_token() -> None:
     tokens = torch.arange(5.0)[None, :, None].expand(1, 5, 2)
     assert tools.patches(tokens)[0, 1].tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_sketch_beside_which_we_are_measured_gives_our_maps(n: int) -> None:
+    lens, batch = Lens(nets.small().float()), nets.images(2).float()
+    layers = [dict(lens.model.named_modules())[name] for name in lens.blocks[-n:]]
+    torch.testing.assert_close(
+        tools.sketch(lens.model, layers)(batch, [1, 2]), lens.classify(batch, [1, 2], n=n).maps, rtol=0, atol=1e-6
+    )

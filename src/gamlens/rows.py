@@ -174,7 +174,7 @@ class Rows:
             raws = [given] if given is not None else self._raws(method, name)
             seen = [fuse.min_max(fuse.resize(raw, self.size)) for raw in raws]
             blocks.append(torch.stack([view for view, _ in seen]).mean(dim=0) if len(seen) > 1 else seen[0][0])
-            flat.append(torch.stack([bad for _, bad in seen]).all(dim=0))
+            flat.append(torch.stack([bad for _, bad in seen]).all(dim=0) if len(seen) > 1 else seen[0][1])
         return maps.Made(blocks, flat, fuse.fuse(blocks, how))
 
     def _compiled(self, method: str, names: Sequence[str], how: fuse.Fusion) -> maps.Made | None:

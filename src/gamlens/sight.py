@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gamlens.fast import Program
 
 Reach = int | None | Method  # the last n blocks, all of them, or the pixels under an `input` method
+MOST_PROGRAMS = 16
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -184,6 +185,10 @@ class Sight:
             program = self._programs.get(key)
             if key in self._programs and program is None:
                 return None
+            if program is None and len(self._programs) >= MOST_PROGRAMS:
+                raise fast.Unsupported(
+                    f"{MOST_PROGRAMS} programs are there already, one a size of image and set of blocks"
+                )
             if program is None or not program.fits(batch):
                 program = fast.build(self.inner, batch, blocks, embedding=embedding, precision=precision)
                 self._programs[key] = program
