@@ -21,6 +21,7 @@ from gamlens.fast import split
 from gamlens.fast.derive import Workshop
 from gamlens.fast.ops import MARK
 from gamlens.fast.passes import Held, derive_weights, fuse_relus
+from gamlens.fast.replay import Replayed
 from gamlens.fast.split import Part, Unsupported
 from gamlens.points import Grid, Point
 from gamlens.reader import Reader
@@ -109,13 +110,15 @@ def build(
         if _has_fused_kernels(batch):
             fuse_relus(graph, trunk)
         parts = split.parts(graph, traced.graph_module, split.stages(graph, cuts, held), held)
-    fast = tuple(replace(part, call=torch.compile(part.call, backend=BACKEND)) for part in parts)
+    fast = [replace(part, call=torch.compile(part.call, backend=BACKEND)) for part in parts]
+    if fast[0].reads == (entry.name,):
+        fast[0] = replace(fast[0], call=Replayed(fast[0].call))
     named = {point: marks[number].args[0].name for number, point in enumerate(wanted)}
     size = entry.meta["val"].shape[0]
     assert traced.call_spec.out_spec is not None
     return Program(
         model,
-        fast,
+        tuple(fast),
         workshop,
         {str(point): named[point] for point in blocks},
         named[embedding] if embedding is not None else None,
