@@ -42,6 +42,7 @@ def test_a_call_waits_for_nothing(far: None, method: str) -> None:
     with Waits() as seen:
         lens.classify(images, [0, 1, 2], method=method)
         lens.classify(images, method=method)
+        lens.classify(images, [None, 1, [2, None]], method=method)
         lens.compare(images, images.flip(3), method=method, score="dot")
         lens.compare(images, images.flip(3), method=method)
     assert seen.found == []

@@ -14,6 +14,8 @@ from gamlens import capture, turns
 from gamlens.checks import on
 from gamlens.errors import GamlensError, near
 
+TOP = -1
+
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
@@ -42,23 +44,32 @@ def per_image(target: Any, images: int) -> list[Any]:
 def resolve(target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping[str, str] | None = None) -> Wanted:
     """Targets as class indices; None becomes the image's top class. output (B,K); aliases are other names of labels."""
     entries = per_image(target, len(output))
-    whole = tuple(range(len(output)))
     if all(entry is None for entry in entries):
-        return Wanted(whole, output.argmax(dim=1), (0,) * len(output))
-    if all(type(entry) is int and 0 <= entry < output.shape[1] for entry in entries):
-        return Wanted(whole, on(entries, output.device), (0,) * len(output))
-    best = output.argmax(dim=1)
+        return Wanted(tuple(range(len(output))), output.argmax(dim=1), (0,) * len(output))
+    several = [entry if type(entry) is list else [entry] for entry in entries]
+    if all(own and all(type(item) is int and 0 <= item < output.shape[1] for item in own) for own in several):
+        index = tuple(image for image, own in enumerate(several) for _ in own)
+        turn = tuple(number for own in several for number in range(len(own)))
+        return Wanted(index, on([item for own in several for item in own], output.device), turn)
+    return _resolve_each(entries, output, labels, aliases or {})
+
+
+def _resolve_each(entries: list[Any], output: Tensor, labels: Sequence[str], aliases: Mapping[str, str]) -> Wanted:
+    """Entry by entry: names, numbers of any kind, None, and an error for what is none of these."""
     index, classes, turn = [], [], []
     for image, entry in enumerate(entries):
         several = list(entry) if isinstance(entry, list | tuple | set | Tensor | np.ndarray) else [entry]
         if not several:
             raise GamlensError(f"target[{image}] is empty: give a class, or None for the top class.")
         for number, item in enumerate(several):
-            item = (aliases or {}).get(item, item) if isinstance(item, str) else item
+            item = aliases.get(item, item) if isinstance(item, str) else item
             index.append(image)
-            classes.append(int(best[image]) if item is None else class_index(item, output.shape[1], labels))
+            classes.append(TOP if item is None else class_index(item, output.shape[1], labels))
             turn.append(number)
-    return Wanted(tuple(index), on(classes, output.device), tuple(turn))
+    chosen = on(classes, output.device)
+    if TOP in classes:
+        chosen = torch.where(chosen == TOP, output.argmax(dim=1)[on(index, output.device)], chosen)
+    return Wanted(tuple(index), chosen, tuple(turn))
 
 
 def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
