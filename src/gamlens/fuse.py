@@ -1,4 +1,4 @@
-"""RSZ, NRM and the mean over blocks (GAM paper, Eqs. 1 and 2). Nothing here works in place."""
+"""RSZ, NRM and the mean over blocks (GAM paper, Eqs. 1 and 2). Nothing that is given is written to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
     span = high - low
     noise = torch.maximum(high, -low) * (16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
     usable = (span > noise) & (span < math.inf)
-    return torch.where(usable, (maps - low) / torch.where(usable, span, 1), 0).clamp(0, 1), ~usable[:, 0, 0]
+    made = (maps - low).div_(torch.where(usable, span, 1)).clamp_(0, 1).masked_fill_(~usable, 0)
+    return made, ~usable[:, 0, 0]
 
 
 def normalize(maps: Tensor) -> Tensor:
