@@ -218,24 +218,27 @@ def about(device: str) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = []
-    for key in dict.fromkeys((r["model"], r["batch"], r["precision"], r["mode"]) for r in rows):
-        mine = [r for r in rows if (r["model"], r["batch"], r["precision"], r["mode"]) == key]
-        lines += ["", f"### {key[0]}, batch {key[1]}, {key[2]}, {key[3]}", ""]
-        lines += [
-            "| tool | images a second | of the forward | range | peak memory of the forward's |",
-            "| --- " * 5 + "|",
-        ]
-        for r in mine:
-            if "note" in r:
-                lines.append(f"| {r['tool']} | {r['note']} | | | |")
-                continue
-            held = "-" if math.isnan(r["peak_ratio"]) else f"{r['peak_ratio']:.2f}"
-            lines.append(
-                f"| {r['tool']} | {r['images_s']:.{0 if r['images_s'] > 50 else 1}f} | {r['ratio']:.2f} | "
-                f"{r['low']:.2f} to {r['high']:.2f} | {held} |"
-            )
-    return "\n".join([*(f"Device: {d}" for d in dict.fromkeys(r["device"] for r in rows)), *lines]) + "\n"
+    """One table a precision and mode: a column a network and batch, a row a tool."""
+    lines = [f"Device: {device}" for device in dict.fromkeys(r["device"] for r in rows)]
+    for precision, mode in dict.fromkeys((r["precision"], r["mode"]) for r in rows):
+        mine = [r for r in rows if (r["precision"], r["mode"]) == (precision, mode)]
+        loads = list(dict.fromkeys((r["model"], r["batch"]) for r in mine))
+        found = {(r["tool"], r["model"], r["batch"]): cell(r) for r in mine}
+        lines += ["", f"### {precision}, {mode}", ""]
+        lines.append(f"| | {' | '.join(f'{model} x {batch}' for model, batch in loads)} |")
+        lines.append("| --- " * (len(loads) + 1) + "|")
+        for tool in dict.fromkeys(r["tool"] for r in mine):
+            lines.append(f"| {tool} | {' | '.join(found.get((tool, *load), '') for load in loads)} |")
+    return "\n".join(lines) + "\n"
+
+
+def cell(row: dict[str, Any]) -> str:
+    """Images a second, times the forward, peak memory in the forward's."""
+    if "note" in row:
+        return str(row["note"])
+    speed = f"{row['images_s']:.{0 if row['images_s'] > 50 else 1}f}"
+    held = "" if math.isnan(row["peak_ratio"]) else f", {row['peak_ratio']:.2f}"
+    return f"{speed}/s, {row['ratio']:.2f}{held}"
 
 
 def main() -> None:

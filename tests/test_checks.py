@@ -90,14 +90,18 @@ def test_warnings_come_once(far: None) -> None:
         pair.x.check()
 
 
-def test_on_the_cpu_it_is_saidat_once() -> None:
+def test_on_the_cpu_it_is_said_at_once() -> None:
     with pytest.raises(GamlensError, match="values that are not finite"):
         broken().classify(nets.images(2).float(), [0, 1])
 
 
 def test_errors_come_before_warnings() -> None:
     yes, no = torch.tensor(True), torch.tensor(False)
-    found = (Check(yes, lambda: "odd", fatal=False), Check(no, lambda: "fine"), Check(yes, lambda: "wrong"))
+    found = (
+        Check(yes.any, yes, lambda: "odd", fatal=False),
+        Check(no.any, no, lambda: "fine"),
+        Check(yes.any, yes, lambda: "wrong"),
+    )
     with pytest.raises(GamlensError, match="wrong"):
         checks.settle(found)
     with pytest.warns(GamlensWarning, match="odd"):

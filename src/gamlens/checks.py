@@ -19,9 +19,12 @@ from gamlens.errors import GamlensError, GamlensWarning
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """`bad`: a boolean on the device. `say` makes the message, and `fatal` says whether it is an error or a warning."""
+    """`bad` makes a boolean on the device, where `like` is. `say` makes the message, and `fatal` says whether it is an
+    error or a warning. Nothing but what would be gone later is computed before somebody asks.
+    """
 
-    bad: Tensor
+    bad: Callable[[], Tensor]
+    like: Tensor
     say: Callable[[], str]
     fatal: bool = True
 
@@ -30,8 +33,8 @@ def make(checks: Iterable[Check], *, stacklevel: int = 2) -> tuple[Check, ...]:
     """Make those on the CPU now; give back the others, to be made later."""
     waiting = []
     for check in checks:
-        if at_once(check.bad):
-            if bool(check.bad):
+        if at_once(check.like):
+            if bool(check.bad()):
                 _tell(check, stacklevel + 1)
         else:
             waiting.append(check)
@@ -41,7 +44,12 @@ def make(checks: Iterable[Check], *, stacklevel: int = 2) -> tuple[Check, ...]:
 def settle(checks: tuple[Check, ...], *, stacklevel: int = 2) -> None:
     """Make all of them, with one wait for the device."""
     if checks:
-        tell(checks, torch.stack([check.bad for check in checks]), stacklevel=stacklevel + 1)
+        tell(checks, answers(checks), stacklevel=stacklevel + 1)
+
+
+def answers(checks: Sequence[Check]) -> Tensor:
+    """What each finds, on the device: (N,) of bool."""
+    return torch.stack([check.bad() for check in checks])
 
 
 def tell(checks: tuple[Check, ...], bad: Tensor, *, stacklevel: int = 2) -> None:
@@ -51,17 +59,17 @@ def tell(checks: tuple[Check, ...], bad: Tensor, *, stacklevel: int = 2) -> None
             _tell(check, stacklevel + 1)
 
 
-def at_once(answer: Tensor) -> bool:
+def at_once(like: Tensor) -> bool:
     """Whether asking costs nothing."""
-    return answer.device.type == "cpu"
+    return like.device.type == "cpu"
 
 
-def not_finite(values: Tensor) -> Tensor:
-    """Whether any value is NaN or infinite, a boolean on the device: one pass, since both show in the extremes."""
+def finite(values: Tensor, say: Callable[[], str]) -> Check:
+    """That no value is NaN or infinite: one pass now, since both show in the extremes, and the values are not kept."""
     if values.ndim == 4 and values.is_contiguous(memory_format=torch.channels_last):
         values = values.permute(0, 2, 3, 1)  # as it lies in memory: no copy is made
     low, high = values.aminmax()
-    return ~((low > -math.inf) & (high < math.inf))
+    return Check(lambda: ~((low > -math.inf) & (high < math.inf)), low, say)
 
 
 def _tell(check: Check, stacklevel: int) -> None:

@@ -33,9 +33,8 @@ def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
     low, high = (values[:, None] for values in maps.flatten(1).aminmax(dim=1, keepdim=True))
     span = high - low
     noise = torch.maximum(high, -low) * (16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
-    usable = (span > noise) & (span < math.inf)
-    made = (maps - low).div_(torch.where(usable, span, 1)).clamp_(0, 1).masked_fill_(~usable, 0)
-    return made, ~usable[:, 0, 0]
+    flat = ~((span > noise) & (span < math.inf))
+    return (maps - low).div_(span.masked_fill(flat, 1)).clamp_(0, 1).masked_fill_(flat, 0), flat[:, 0, 0]
 
 
 def normalize(maps: Tensor) -> Tensor:

@@ -213,7 +213,7 @@ class Rows:
                 "use method='gam'."
             )
 
-        return Check((share > HIDDEN_SHARE).any(), say, fatal=False)
+        return Check(lambda: (share > HIDDEN_SHARE).any(), share, say, fatal=False)
 
 
 @contextmanager
@@ -252,7 +252,7 @@ def check_score(value: Any, rows: int) -> tuple[Check, ...]:
             "image?"
         )
 
-    return checks.make([Check(checks.not_finite(value), say)])
+    return checks.make([Check(lambda: checks.finite(value, say).bad(), value, say)])
 
 
 def _flat(method: str, flat: dict[str, Tensor]) -> Check:
@@ -264,4 +264,5 @@ def _flat(method: str, flat: dict[str, Tensor]) -> Check:
         )
         return f"{method}: a map is flat or not finite and was set to zeros (block {where})."
 
-    return Check(torch.stack(list(flat.values())).any(), say, fatal=False)
+    rows = next(iter(flat.values()))
+    return Check(lambda: torch.stack(list(flat.values())).any(), rows, say, fatal=False)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from gamlens import capture, checks, models
 from gamlens.capture import Tail
-from gamlens.checks import Check
 from gamlens.errors import GamlensError, GamlensWarning, near
 from gamlens.methods import Method
 from gamlens.models import Binding, Layout, Output, pick
@@ -125,10 +124,8 @@ class Sight:
         else:
             wanted = [Point.parse(name) for name in last_blocks(names, len(names) if n is None else n)]
             tail = self.look(batch, wanted, embedding=embedding)
-        found = [
-            Check(checks.not_finite(block.detach()), partial(_not_finite, name, self.name))
-            for name, block in tail.blocks.items()
-        ]
+        blocks = tail.blocks.items()
+        found = [checks.finite(block.detach(), partial(_not_finite, name, self.name)) for name, block in blocks]
         return replace(tail, checks=checks.make(found))
 
     def look(

@@ -96,14 +96,19 @@ def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph:
     count = max(wanted.turn) + 1
     if count == 1 and wanted.index == tuple(range(len(values))):
         with torch.inference_mode(False), torch.enable_grad():
-            chosen = values.gather(1, wanted.targets.clone()[:, None])[:, 0]
+            chosen = values.gather(1, _usable(wanted.targets)[:, None])[:, 0]
         return capture.gradients(chosen, [tail], keep_graph=keep_graph)[0]
     at = (on(wanted.turn, values.device), on(wanted.index, values.device))
     with torch.inference_mode(False):
         vectors = torch.zeros(count, *values.shape, dtype=values.dtype, device=values.device)
-        vectors[(*at, wanted.targets.clone())] = 1
+        vectors[(*at, _usable(wanted.targets))] = 1
     found = turns.gradients(values, vectors, tail, keep_graph=keep_graph)
     return {name: gradient[at] for name, gradient in found.items()}
+
+
+def _usable(targets: Tensor) -> Tensor:
+    """Outside of inference mode, too."""
+    return targets.clone() if targets.is_inference() else targets
 
 
 def _by_name(name: str, labels: Sequence[str]) -> int:

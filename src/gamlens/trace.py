@@ -259,7 +259,7 @@ class PairTrace:
         if score == "cosine":
             same = value.detach() >= 1 - 16 * torch.finfo(value.dtype).eps
             found = [_without_noise(part, same) for part in found]
-            waiting += checks.make([Check(same.any(), partial(_same_way, same), fatal=False)], stacklevel=5)
+            waiting += checks.make([Check(same.any, same, partial(_same_way, same), fatal=False)], stacklevel=5)
         sides = []
         for side, (origin, size) in enumerate(zip(self.origins, self.sizes, strict=True)):
             number, part = self._place(side)

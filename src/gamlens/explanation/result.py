@@ -180,7 +180,7 @@ class Explanation:
         """Start to bring it to the host. The call it gives back waits for it, in a thread of `pool` if there is one,
         and says what is wrong, as `check` does."""
         waiting = self.checks
-        bad = [torch.stack([check.bad for check in waiting])] if waiting else []
+        bad = [checks.answers(waiting)] if waiting else []
         tensors = [*bad, self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
         arrival = host.leave(tensors, pool)
 
