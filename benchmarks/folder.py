@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -31,7 +30,7 @@ from torchvision import models
 
 from gamlens import Lens, host
 from gamlens import stream as room
-from gamlens.ahead import Line, grouped
+from gamlens.ahead import Line, grouped, usual
 from gamlens.prepare import Prepared, Views, prepare_raw
 
 PATTERNS = 200
@@ -175,7 +174,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--mixed", action="store_true", help="files of several shapes")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--workers", type=int, nargs="+", default=[os.cpu_count()], help="numbers of decoding threads")
+    parser.add_argument("--workers", type=int, nargs="+", default=[usual()], help="numbers of decoding threads")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="say where the thread that drives the model spends time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
