@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gamlens import capture, checks, models
 from gamlens.capture import Tail
 from gamlens.errors import GamlensError, GamlensWarning, near
+from gamlens.joins import joined
 from gamlens.methods import Method
 from gamlens.models import Binding, Layout, Output, pick
 from gamlens.points import OUTPUT, PIXELS, Grid, Point
@@ -57,15 +58,16 @@ class Sight:
         self.compile = compile
         self._programs: dict[Any, Program | None] = {}
         self._grids: dict[tuple[int, int], Mapping[str, Grid]] = {}
+        self._dense: dict[str, list[nn.Module]] = {}
 
     def on(self, model: nn.Module) -> Sight:
         """The same blocks of another copy of the model."""
         other = copy.copy(self)
-        other.model, other.inner, other._programs = model, unwrap(model), {}
+        other.model, other.inner, other._programs, other._dense = model, unwrap(model), {}, {}
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_programs": {}}
+        return {**vars(self), "_programs": {}, "_dense": {}}
 
     # What is known about the model
 
@@ -142,9 +144,10 @@ class Sight:
         precision, grids, read = PRECISIONS[self.precision], self._grids_at(batch), None if whole else place
         tail = self._fast(batch, blocks, read, precision, grids) if self.compile and during is None else None
         if tail is None:
-            tail = capture.forward(
-                self.model, batch, blocks, embedding=read, precision=precision, during=during, grids=grids
-            )
+            with joined(self._joining(blocks[0].module if blocks else "")):
+                tail = capture.forward(
+                    self.model, batch, blocks, embedding=read, precision=precision, during=during, grids=grids
+                )
         return replace(tail, embedding=pick(tail.output, self.output)) if whole else tail
 
     def class_scores(self, tail: Tail, count: int) -> Tensor:
@@ -200,6 +203,12 @@ class Sight:
                 stacklevel=2,
             )
             return None
+
+    def _joining(self, block: str) -> list[nn.Module]:
+        """The layers behind a block that join a growing list."""
+        if block not in self._dense:
+            self._dense[block] = models.dense_layers(self.inner, block)
+        return self._dense[block]
 
     def _grids_at(self, batch: Tensor) -> Mapping[str, Grid]:
         """Where tokens lie at this batch's size: found anew for a size that is new."""

@@ -14,6 +14,7 @@ from gamlens.errors import GamlensError, near
 from gamlens.models import checkpoint, efficientnet_lite, hf_zoo, timm_zoo, torchvision_zoo, tresnet
 from gamlens.models.bind import Binding, bind, grids, named
 from gamlens.models.chexnet import chexnet
+from gamlens.models.dense import dense_layers
 from gamlens.models.discover import Layout, Stage
 from gamlens.models.from_file import from_file
 from gamlens.models.lenet5 import lenet5
@@ -112,6 +113,7 @@ __all__ = [
     "TextEncoder",
     "Weights",
     "bind",
+    "dense_layers",
     "from_file",
     "grids",
     "load",
