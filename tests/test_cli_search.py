@@ -177,3 +177,11 @@ def test_errors_are_one_line(photos, gallery, query, tmp_path, arguments: list[s
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
     assert not (tmp_path / "out").exists()
+
+
+def test_an_out_that_is_a_file_is_found_out_before_any_image_is_looked_at(
+    photos: Path, query: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "page").touch()
+    monkeypatch.setattr(search, "remember", lambda *_: pytest.fail("images were looked at"))
+    assert "page is a file: name a folder" in asked(query, "--in", photos, "--out", tmp_path / "page", code=1).stderr

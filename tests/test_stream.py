@@ -295,3 +295,11 @@ def test_closed_early_its_threads_end() -> None:
     assert count <= 20
     time.sleep(0.01)
     assert len(loaded) == count
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_there_is_at_least_one_worker(lens: Lens, workers: int) -> None:
+    with pytest.raises(GamlensError, match=f"workers={workers}: give at least 1"):
+        list(lens.stream(photos(1), workers=workers))
+    with pytest.raises(GamlensError, match=f"workers={workers}: give at least 1"):
+        lens.remember(photos(1), workers=workers)

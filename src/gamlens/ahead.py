@@ -12,6 +12,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from gamlens.errors import GamlensError
+
 STEP = 8
 T = TypeVar("T")
 U = TypeVar("U")
@@ -20,7 +22,7 @@ V = TypeVar("V")
 
 def ahead(fn: Callable[[T], U], items: Iterable[T], *, threads: int | None = None) -> Iterator[tuple[T, U]]:
     """Each item with fn(item), in order, while the next ones are under way: one a thread, and one more."""
-    count = threads or usual()
+    count = crew(threads)
     source = iter(items)
     waiting: deque[tuple[T, Future[U]]] = deque()
     with ThreadPoolExecutor(count, thread_name_prefix="ahead") as pool:
@@ -42,6 +44,13 @@ def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
     source = iter(items)
     while group := list(islice(source, size)):
         yield group
+
+
+def crew(threads: int | None) -> int:
+    """How many threads there are, `threads` where that is given."""
+    if threads is not None and threads < 1:
+        raise GamlensError(f"workers={threads}: give at least 1.")
+    return threads or usual()
 
 
 def usual() -> int:
@@ -70,7 +79,7 @@ class Line(Generic[T, U, V]):
     def __init__(
         self, fn: Callable[[T], U], made: Callable[[Sequence[U]], V], *, batch: int, threads: int | None = None
     ) -> None:
-        count = threads or usual()
+        count = crew(threads)
         self.fn, self.made, self.batch = fn, made, batch
         self.step = max(1, min(STEP, batch // count))
         self.most = 2 + -(-count * self.step // batch)

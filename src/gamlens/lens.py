@@ -38,7 +38,8 @@ class Lens:
     pairs are compared by ("fc1", "fc:input", "output"). `output`: key, index or callable that picks the class scores
     out of what the model returns. `transform`: "squash" (default), "crop", a Transform, or a callable on PIL images.
     `labels`: class names. `text`: captions -> embeddings (T,D), the text half of a dual encoder. `precision`:
-    "fp32", or "bf16" / "fp16" autocast. `multi_label`: probabilities are sigmoids.
+    "fp32", or "bf16" / "fp16" autocast. `compile`: faster calls after a slow first one; weights are followed, plain
+    settings of layers (eps, stride) are read once. `multi_label`: probabilities are sigmoids.
     `weights` are loaded into a module of yours and `device` moves it; nothing else about it changes.
     """
 

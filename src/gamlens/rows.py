@@ -180,13 +180,7 @@ class Rows:
     def _compiled(self, method: str, names: Sequence[str], how: fuse.Fusion) -> maps.Made | None:
         """The same in a few kernels; None where that is not asked for, or not for this."""
         entry = methods.find(method)
-        if (
-            not self.compiled
-            or self.views
-            or entry.kind != "block"
-            or not isinstance(how, str)
-            or how not in fuse.FUSIONS
-        ):
+        if not self.compiled or self.views or entry.kind != "block" or not fuse.is_named(how):
             return None
         inputs = [self._inputs(entry, name) for name in names]
         return maps.make_compiled(entry.fn, inputs, self.size, str(how))

@@ -180,7 +180,7 @@ class Sight:
         """The same by a compiled program, made when it is first needed; None where the model cannot be compiled."""
         from gamlens import fast
 
-        key = (tuple(blocks), embedding, batch.shape[1:], batch.dtype, batch.device)
+        key = (tuple(blocks), embedding, len(batch) == 1, batch.shape[1:], batch.dtype, batch.device)
         try:
             program = self._programs.get(key)
             if key in self._programs and program is None:
@@ -192,6 +192,8 @@ class Sight:
             if program is None or not program.fits(batch):
                 program = fast.build(self.inner, batch, blocks, embedding=embedding, precision=precision)
                 self._programs[key] = program
+                if not program.fits(batch):
+                    raise fast.Unsupported(f"what it runs depends on the number of images, here {len(batch)}")
             return program.run(batch, precision=precision, grids=grids)
         except (GamlensError, torch.OutOfMemoryError):
             raise

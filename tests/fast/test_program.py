@@ -67,7 +67,7 @@ def test_everything_a_trace_can_do() -> None:
     for count in (1, 5):
         images = nets.images(count, seed=4).float()
         nets.same(compiled.trace(images, 1, n=3).explain(), plain.trace(images, 1, n=3).explain(), atol=1e-5)
-    assert len(compiled.sight._programs) == 1
+    assert len(compiled.sight._programs) == 2, "one image is a program of its own"
     with pytest.warns(GamlensWarning, match="flat"):
         compiled.trace(X, n=3, score=lambda output: output[:, 0] * 0).explain()
 
@@ -109,7 +109,7 @@ def test_no_more_is_kept_than_by_the_plain_model() -> None:
 
 
 def test_weights_are_followed() -> None:
-    """An optimizer's steps, `.data`, statistics of a batch norm, new tensors, a new layer: all are seen."""
+    """An optimizer's steps, `.data`, statistics of a batch norm, new tensors, new layers: all are seen."""
     net = nets.seeded(nets.Small).float()
     plain, compiled = Lens(net), Lens(net, compile=True)
 
@@ -129,6 +129,7 @@ def test_weights_are_followed() -> None:
     changed(lambda: net.layer3[1].running_mean.add_(0.3))
     changed(lambda: net.load_state_dict({k: v * 1.1 for k, v in net.state_dict().items()}, assign=True))
     changed(lambda: setattr(net, "fc", nn.Linear(32, nets.CLASSES)))
+    changed(lambda: setattr(net.layer3, "2", nn.GELU()))
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -163,13 +164,116 @@ class Reaches(nets.Small):
         return self.layer3(h) + early.mean()
 
 
-@pytest.mark.parametrize(("make", "why"), [(Moody, "cannot be traced"), (Reaches, "writes to")])
+class Rectified(torch.autograd.Function):
+    """A backward that is not its forward's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.relu()
+
+
+class Guided(nets.Small):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(Rectified.apply(self.features(x)).mean(dim=(2, 3)))
+
+
+class Remembers(nets.Small):
+    """Leaves a tensor on itself in every forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.features(x)
+        return self.fc(self.last.mean(dim=(2, 3)))
+
+
+class Guarded(nets.Small):
+    """A gate that gradients do not pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.features(x)
+        with torch.no_grad():
+            gate = h.mean(dim=1, keepdim=True)
+        return self.fc((h * gate).mean(dim=(2, 3)))
+
+
+class Scaled(nets.Small):
+    """A parameter among the results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": super().forward(x), "scale": self.scale}
+
+
+@pytest.mark.parametrize(("make", "options"), [(Guarded, {}), (Scaled, {"output": "logits"})])
+def test_what_a_graph_can_hold(make: type[nn.Module], options: dict[str, Any]) -> None:
+    plain, compiled = lenses(make, blocks=["layer2", "layer3"], **options)
+    nets.same(compiled.classify(X, 0), plain.classify(X, 0), atol=1e-5)
+    assert None not in compiled.sight._programs.values()
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("rule", [lambda n: n == 1, lambda n: n > 3, lambda n: n % 2, float])
+def test_a_model_that_counts_its_images(rule: Callable[[int], float], count: int) -> None:
+    """What was traced for two images is not taken for any number of them."""
+
+    class Counting(nets.Small):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.features(x)
+            factor = rule(x.shape[0])
+            return self.fc(((h * h * factor) if factor else h).mean(dim=(2, 3)))
+
+    plain, compiled = lenses(Counting, blocks=["layer2", "layer3"])
+    compiled.classify(X, 0)
+    images = nets.images(count, seed=4).float()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*depends on the number of images")
+        nets.same(compiled.classify(images, 0), plain.classify(images, 0), atol=1e-5)
+
+
+def doubles(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output * 2
+
+
+def rectifies(module: nn.Module, gradients: Any, above: Any) -> tuple[Tensor]:
+    return (gradients[0].relu(),)
+
+
+@pytest.mark.parametrize("add", ["register_forward_hook", "register_full_backward_hook"])
+def test_hooks_of_the_user_run_in_every_call(add: str) -> None:
+    """They see real tensors, also where they came after the model was compiled."""
+    plain, compiled = lenses(nets.Small)
+    before = compiled.classify(X, 0)
+    handle = getattr(compiled.model.dropout, add)(doubles if add == "register_forward_hook" else rectifies)
+    with pytest.warns(GamlensWarning, match="there are hooks on it"):
+        found = compiled.classify(X, 0)
+    nets.same(found, plain.classify(X, 0))
+    changed = (found.maps - before.maps).abs().max() + (found.scores - before.scores).abs().max()
+    assert changed > 1e-2, "and it makes a difference"
+    handle.remove()
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Moody, "cannot be traced"),
+        (Reaches, "writes to"),
+        (Guided, "Rectified has a backward of its own"),
+        (Remembers, "assigned during export"),
+    ],
+)
 def test_a_model_that_cannot_be_compiled_runs_as_it_is(make: type[nn.Module], why: str) -> None:
     net = nets.seeded(make).float()
     plain, compiled = Lens(net, blocks=["layer2", "layer3"]), Lens(net, blocks=["layer2", "layer3"], compile=True)
     with pytest.warns(GamlensWarning, match=f"runs as it is, not compiled: .*{why}"):
         first = compiled.classify(X, 0)
     nets.same(first, plain.classify(X, 0))
+    assert Rectified.apply(X).equal(X), "functions are as they were"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nets.same(compiled.classify(X, 0), first)

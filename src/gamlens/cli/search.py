@@ -68,6 +68,8 @@ def search(
         recipe = work.Recipe(score, method, n, fuse, top, with_self)
         if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
             raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
+        if out.exists() and not out.is_dir():
+            raise GamlensError(f"--out {out} is a file: name a folder.")
         asked = find_images(queries, skip=out)
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
         seen = work.remember(lens, asked)

@@ -7,7 +7,8 @@ from the model's own weights in every call, so that a change to these is always 
 
 from __future__ import annotations
 
-from gamlens.fast.program import Program, build, reason
+from gamlens.fast.program import Program, build
 from gamlens.fast.split import Unsupported
+from gamlens.fast.tracing import reason
 
 __all__ = ["Program", "Unsupported", "build", "reason"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -11,20 +10,17 @@ from typing import Any
 import torch
 import torch._functorch.config
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from gamlens.capture import Tail, check_shape
 from gamlens.fast import split
 from gamlens.fast.derive import Workshop
 from gamlens.fast.ops import MARK
-from gamlens.fast.passes import Held, derive_weights, fuse_relus
+from gamlens.fast.passes import derive_weights, fuse_relus
 from gamlens.fast.replay import Replayed
 from gamlens.fast.split import Part, Unsupported
+from gamlens.fast.tracing import count_of, held_by, quietly, result_of, trace
 from gamlens.points import Grid, Point
-from gamlens.reader import Reader
 from gamlens.settle import settled, unwrap
 
 BACKEND = "inductor"
@@ -34,8 +30,9 @@ BACKEND = "inductor"
 class Program:
     """`parts` run one after another; `blocks` and `embedding` name the values that are kept.
 
-    `own` are the tensors of the model that it was made from: where any of them is another one now, or elsewhere, it is
-    stale.
+    `own` are the modules and tensors of the model that it was made from, each with the place of its values: where any
+    is another one now, or elsewhere, it is stale. `batch` is the one number of images it is made for, where there is
+    one, and `guards` are what was taken for true of any number.
     """
 
     model: nn.Module
@@ -46,24 +43,31 @@ class Program:
     result: tuple[Any, ...]
     form: pytree.TreeSpec
     entry: str
-    own: tuple[tuple[Tensor, int], ...]
+    own: tuple[tuple[Any, int], ...]
     batch: int | None
+    guards: tuple[Any, ...]
     seen: set[int] = field(default_factory=set)
 
     def fits(self, batch: Tensor) -> bool:
-        """Whether it is made for this many images, and from the model's weights as they are."""
-        if self.batch not in (None, len(batch)):
+        """Whether it is made for this many images, and from the model's layers and weights as they are."""
+        if len(batch) not in self.seen and not self._takes(len(batch)):
             return False
-        now = _tensors(self.model)
+        now = _own(self.model)
         return len(now) == len(self.own) and all(
-            mine is theirs and mine.data_ptr() == place for mine, (theirs, place) in zip(now, self.own, strict=True)
+            mine is theirs and place == before for (mine, place), (theirs, before) in zip(now, self.own, strict=True)
+        )
+
+    def _takes(self, count: int) -> bool:
+        """Whether the model would have run the same way on this many images."""
+        return self.batch in (None, count) and all(
+            bool(guard.subs(dict.fromkeys(guard.free_symbols, count))) for guard in self.guards
         )
 
     def run(self, batch: Tensor, *, precision: torch.dtype | None, grids: Mapping[str, Grid]) -> Tail:
         """One forward of `batch` (B,C,H,W)."""
         blocks: dict[str, Tensor] = {}
         names = {value: name for name, value in self.blocks.items()}
-        with settled(self.model), _lasting(), nullcontext() if len(batch) in self.seen else _quietly():
+        with settled(self.model), _lasting(), nullcontext() if len(batch) in self.seen else quietly():
             self.workshop.refresh()
             amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
             values: dict[str, Any] = {self.entry: batch.clone() if batch.is_inference() else batch}
@@ -96,11 +100,13 @@ def build(
     """Trace `model` on images like those of `batch` and compile it, cut at `blocks`. `Unsupported` says why not."""
     model = unwrap(model)
     wanted = list(dict.fromkeys([*blocks, *([embedding] if embedding is not None else [])]))
-    own = _tensors(model)
+    own = tuple(_own(model))
+    if any(map(_hooked, model.modules())):
+        raise Unsupported("there are hooks on it")
     with settled(model):
-        traced = _trace(model, batch, wanted)
+        traced = trace(model, batch, wanted)
         graph = traced.graph_module.graph
-        held, entry = _held(traced, model)
+        held, entry = held_by(traced, model)
         cuts = {wanted.index(point) for point in blocks}
         marks = {node.args[1]: node for node in graph.nodes if node.target is MARK}
         if len(marks) != sum(node.target is MARK for node in graph.nodes) or set(marks) != set(range(len(wanted))):
@@ -114,7 +120,7 @@ def build(
     if fast[0].reads == (entry.name,):
         fast[0] = replace(fast[0], call=Replayed(fast[0].call))
     named = {point: marks[number].args[0].name for number, point in enumerate(wanted)}
-    size = entry.meta["val"].shape[0]
+    count, guards = count_of(entry)
     assert traced.call_spec.out_spec is not None
     return Program(
         model,
@@ -122,11 +128,12 @@ def build(
         workshop,
         {str(point): named[point] for point in blocks},
         named[embedding] if embedding is not None else None,
-        _result(traced),
+        result_of(traced, held),
         traced.call_spec.out_spec,
         entry.name,
-        tuple((tensor, tensor.data_ptr()) for tensor in own),
-        size if isinstance(size, int) else size.node.maybe_as_int(),
+        own,
+        count,
+        guards,
     )
 
 
@@ -134,59 +141,31 @@ def _has_fused_kernels(batch: Tensor) -> bool:
     return batch.is_cuda and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
 
 
-def _trace(model: nn.Module, batch: Tensor, wanted: list[Point]) -> ExportedProgram:
-    """The model as a graph, for any number of images where it allows that; wanted tensors are marked by number."""
-    example = torch.zeros_like(batch[:1]).repeat(2, 1, 1, 1)
-    reader = Reader(model, wanted, lambda point, tensor: MARK(tensor, wanted.index(point)))
-    with reader.attached():
-        try:
-            return torch.export.export(model, (example,), dynamic_shapes=({0: Dim.AUTO},), strict=False)
-        except Exception as error:
-            raise Unsupported(f"it cannot be traced: {reason(error)}") from error
+def _own(model: nn.Module) -> list[tuple[Any, int]]:
+    """Every module and whether it has hooks, every parameter and buffer and where it lies, in order.
 
-
-def _held(traced: ExportedProgram, model: nn.Module) -> tuple[Held, Node]:
-    """The graph's inputs: the model's tensors, out of any graph, and the one that is the batch."""
-    known = {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
-    places = {node.name: node for node in traced.graph_module.graph.nodes if node.op == "placeholder"}
-    held: Held = {}
-    entry = None
-    for item in traced.graph_signature.input_specs:
-        node = places[item.arg.name]
-        if item.kind == InputKind.USER_INPUT:
-            entry = node
-            continue
-        tensor = known.get(str(item.target), traced.constants.get(str(item.target)))
-        if not isinstance(tensor, Tensor):
-            raise Unsupported(f"it reads {item.target}, which is not a tensor")
-        held[node] = tensor.detach()
-    if entry is None or any(item.kind != OutputKind.USER_OUTPUT for item in traced.graph_signature.output_specs):
-        raise Unsupported("its forward changes its own buffers or its input")
-    return held, entry
-
-
-def _result(traced: ExportedProgram) -> tuple[Any, ...]:
-    """What the model returns, flat: names of values, or (constant,)."""
-    output = next(node for node in traced.graph_module.graph.nodes if node.op == "output")
-    return tuple(item.name if isinstance(item, Node) else (item,) for item in output.args[0])
-
-
-def _tensors(model: nn.Module) -> list[Tensor]:
-    """Every parameter and buffer, in order: `parameters()` without its generators, for it is asked in every call."""
-    found, seen, waiting = [], {id(model)}, [model]
+    `modules()` and `parameters()` without their generators, for it is asked in every call.
+    """
+    found: list[tuple[Any, int]] = []
+    seen, waiting = {id(model)}, [model]
     while waiting:
         module = waiting.pop()
+        found.append((module, _hooked(module)))
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None:
-                found.append(tensor)
+                found.append((tensor, tensor.data_ptr()))
         for child in module._modules.values():
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
                 waiting.append(child)
     return found
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Hooks may do anything, in every call and in the backward: a graph holds none of it."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
 
 
 @contextmanager
@@ -196,18 +175,3 @@ def _lasting() -> Iterator[None]:
         if hasattr(torch._functorch.config, "donated_buffer"):
             stack.enter_context(torch._functorch.config.patch(donated_buffer=False))
         yield
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """While parts are compiled: what the compiler warns of is not about the user's model."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def reason(error: Exception) -> str:
-    """What went wrong, in one line."""
-    if isinstance(error, Unsupported):
-        return str(error)
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
