@@ -65,7 +65,7 @@ def _walk(model: nn.Module) -> _Found:
 
 
 @contextmanager
-def _alone(model: nn.Module) -> Iterator[_Found]:
+def alone(model: nn.Module) -> Iterator[_Found]:
     """One thread at a time on these modules, also where another model shares some of them."""
     while True:
         known = _known.get(model) or _locks_of(model, _walk(model).modules)
@@ -97,7 +97,7 @@ def _locks_of(model: nn.Module, modules: list[nn.Module]) -> _Known:
 @contextmanager
 def settled(model: nn.Module) -> Iterator[None]:
     """The model in eval mode, for one thread at a time, no graph, compiled parts run eagerly; then as it was."""
-    with _alone(model) as found, torch.inference_mode(False), torch.no_grad():
+    with alone(model) as found, torch.inference_mode(False), torch.no_grad():
         try:
             for module in found.training:
                 module.training = False

@@ -23,7 +23,7 @@ from gamlens.models import Binding, Layout, Output, pick
 from gamlens.points import OUTPUT, PIXELS, Grid, Point
 from gamlens.reader import has_output_module
 from gamlens.rows import last_blocks
-from gamlens.settle import unwrap
+from gamlens.settle import alone, unwrap
 
 if TYPE_CHECKING:
     from gamlens.fast import Program
@@ -144,10 +144,10 @@ class Sight:
         precision, grids, read = PRECISIONS[self.precision], self._grids_at(batch), None if whole else place
         tail = self._fast(batch, blocks, read, precision, grids) if self.compile and during is None else None
         if tail is None:
-            with joined(self._joining(blocks[0].module if blocks else "")):
-                tail = capture.forward(
-                    self.model, batch, blocks, embedding=read, precision=precision, during=during, grids=grids
-                )
+            during = during or joined(self._joining(blocks[0].module if blocks else ""))
+            tail = capture.forward(
+                self.model, batch, blocks, embedding=read, precision=precision, during=during, grids=grids
+            )
         return replace(tail, embedding=pick(tail.output, self.output)) if whole else tail
 
     def class_scores(self, tail: Tail, count: int) -> Tensor:
@@ -182,19 +182,18 @@ class Sight:
 
         key = (tuple(blocks), embedding, len(batch) == 1, batch.shape[1:], batch.dtype, batch.device)
         try:
-            program = self._programs.get(key)
-            if key in self._programs and program is None:
-                return None
-            if program is None and len(self._programs) >= MOST_PROGRAMS:
-                raise fast.Unsupported(
-                    f"{MOST_PROGRAMS} programs are there already, one a size of image and set of blocks"
-                )
-            if program is None or not program.fits(batch):
-                program = fast.build(self.inner, batch, blocks, embedding=embedding, precision=precision)
-                self._programs[key] = program
-                if not program.fits(batch):
-                    raise fast.Unsupported(f"what it runs depends on the number of images, here {len(batch)}")
-            return program.run(batch, precision=precision, grids=grids)
+            with alone(self.inner):  # no other look has hooks on it meanwhile
+                program = self._programs.get(key)
+                if key in self._programs and program is None:
+                    return None
+                if program is None and len(self._programs) >= MOST_PROGRAMS:
+                    raise fast.Unsupported(f"{MOST_PROGRAMS} programs are there already, one a size and set of blocks")
+                if program is None or not program.fits(batch):
+                    program = fast.build(self.inner, batch, blocks, embedding=embedding, precision=precision)
+                    self._programs[key] = program
+                    if not program.fits(batch):
+                        raise fast.Unsupported(f"what it runs depends on the number of images, here {len(batch)}")
+                return program.run(batch, precision=precision, grids=grids)
         except (GamlensError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a compiler says, the plain model is there

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torchvision import models
 
-from gamlens import GamlensWarning, Lens, fast
+from gamlens import GamlensError, GamlensWarning, Lens, fast
 from gamlens.fast import program
 from gamlens.points import Point
 
@@ -299,16 +299,35 @@ def test_a_lens_that_is_sent_elsewhere_compiles_there() -> None:
     nets.same(other.classify(X, 0), expected)
 
 
-def test_two_threads() -> None:
+def test_an_earlier_trace_stays_good() -> None:
+    """Other images in between do not matter, other weights do."""
     plain, compiled = lenses(nets.Small)
-    expected, found = [plain.classify(X, c) for c in (0, 1)], {}
-    threads = [threading.Thread(target=lambda c=c: found.update({c: compiled.classify(X, c)})) for c in (0, 1)]
+    first = compiled.trace(X, 0)
+    compiled.trace(Y, 1)
+    nets.same(first.retarget(2).explain(), plain.trace(X, 2).explain(), atol=1e-5)
+    with torch.no_grad():
+        compiled.model.layer3[0].weight.mul_(1.5)
+    with pytest.raises(GamlensError, match="changed since the forward"):
+        first.retarget(3)
+
+
+def test_several_threads_on_one_model() -> None:
+    """Two look through the compiled lens, two through a plain one, whose hooks must not be taken for the user's."""
+    plain, compiled = lenses(nets.Small)
+    expected, found = [plain.classify(X, c) for c in range(4)], {}
+
+    def look(number: int) -> None:
+        for _ in range(3):
+            found[number] = (compiled if number < 2 else plain).classify(X, number)
+
+    threads = [threading.Thread(target=look, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for number in (0, 1):
+    for number in range(4):
         nets.same(found[number], expected[number], atol=1e-5)
+    assert None not in compiled.sight._programs.values()
 
 
 def test_half_precision_stays_near() -> None:

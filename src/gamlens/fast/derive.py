@@ -34,6 +34,12 @@ class Derived:
     made_bias: Tensor | None
     norm: Norm | None = None
 
+    def rooms(self) -> tuple[Tensor, Tensor | None]:
+        """Where they are written: `.data`, which autograd does not count as a change, for every call writes the same
+        values, and the graph of an earlier one stays good.
+        """
+        return self.made_weight.data, self.made_bias.data if self.made_bias is not None else None
+
 
 @dataclass(eq=False)
 class Workshop:
@@ -71,16 +77,17 @@ class Workshop:
         factors = iter(_factors([norm for _, norm in normed]) if normed else [])
         biases: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
         for item in self.items:
+            room, room_for_bias = item.rooms()
             if item.norm is None:
-                item.made_weight.copy_(item.weight)
-                if item.made_bias is not None and item.bias is not None:
-                    item.made_bias.copy_(item.bias)
+                room.copy_(item.weight)
+                if room_for_bias is not None and item.bias is not None:
+                    room_for_bias.copy_(item.bias)
                 continue
             factor = next(factors)
-            torch.mul(item.weight, factor.view(-1, *[1] * (item.weight.ndim - 1)), out=item.made_weight)
-            assert item.made_bias is not None
+            torch.mul(item.weight, factor.view(-1, *[1] * (item.weight.ndim - 1)), out=room)
+            assert room_for_bias is not None
             mean = item.norm.mean if item.bias is None else item.norm.mean - item.bias
-            biases.append((item.made_bias, mean, factor, item.norm.shift))
+            biases.append((room_for_bias, mean, factor, item.norm.shift))
         if biases:
             _make_biases(biases)
 

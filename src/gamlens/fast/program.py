@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from gamlens.capture import Tail, check_shape
+from gamlens.errors import GamlensError
 from gamlens.fast import split
 from gamlens.fast.derive import Workshop
 from gamlens.fast.ops import MARK
@@ -84,9 +86,20 @@ class Program:
         leaves = [values[item] if isinstance(item, str) else item[0] for item in self.result]
         kept = {name: blocks[name] for name in self.blocks}
         embedding = values[self.embedding] if self.embedding is not None else None
-        return Tail(
-            self.model, pytree.tree_unflatten(leaves, self.form), kept, embedding, grids, around=_lasting, compiled=True
-        )
+        around = partial(self._backward, self._versions())
+        output = pytree.tree_unflatten(leaves, self.form)
+        return Tail(self.model, output, kept, embedding, grids, around=around, compiled=True)
+
+    def _versions(self) -> list[int]:
+        return [thing._version for thing, _ in self.own if isinstance(thing, Tensor)]
+
+    @contextmanager
+    def _backward(self, versions: list[int]) -> Iterator[None]:
+        """What a backward runs under, as long as the weights are those of its forward."""
+        if self._versions() != versions:
+            raise GamlensError("The weights were changed since the forward: trace the images again.")
+        with _lasting():
+            yield
 
 
 def build(
