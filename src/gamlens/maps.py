@@ -37,8 +37,8 @@ def make(formula: Formula, inputs: Sequence[Sequence[Tensor]], size: tuple[int, 
 
 
 def make_compiled(formula: Formula, inputs: Sequence[Sequence[Tensor]], size: tuple[int, int], how: str) -> Made:
-    """The same, compiled for these shapes."""
-    shapes = tuple((tuple(t.shape), t.stride(), t.dtype, t.device) for tensors in inputs for t in tensors)
+    """The same, compiled for these shapes; for any number of rows from the second number on."""
+    shapes = tuple((tuple(t.shape[1:]), t.stride(), t.dtype, t.device) for tensors in inputs for t in tensors)
     return _compiled(formula, shapes, size, how)(inputs)
 
 
@@ -51,7 +51,7 @@ def _compiled(formula: Formula, shapes: Any, size: tuple[int, int], how: str) ->
 
     code = run.__code__.replace(co_name=f"maps_{next(_numbers)}")
     own = FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)
-    made: Callable[..., Made] = torch.compile(own, backend=BACKEND, dynamic=False)
+    made: Callable[..., Made] = torch.compile(own, backend=BACKEND)
     return made
 
 

@@ -72,6 +72,17 @@ def test_everything_a_trace_can_do() -> None:
         compiled.trace(X, n=3, score=lambda output: output[:, 0] * 0).explain()
 
 
+def test_a_new_number_of_images_is_compiled_for_but_once() -> None:
+    """The second number makes everything compile for any, so that a folder's last batch does not cost as much again."""
+    plain, compiled = lenses(nets.Small)
+    made = []
+    for count in (3, 5, 4, 7, 2):
+        images = nets.images(count, seed=count).float()
+        nets.same(compiled.classify(images, 1), plain.classify(images, 1), atol=1e-5)
+        made.append(counters["stats"]["unique_graphs"])
+    assert made[0] < made[1] == made[2] == made[3] == made[4]
+
+
 def test_parts_are_cut_at_the_wanted_blocks_alone() -> None:
     net = nets.seeded(nets.Small).float()
     for names in (["layer3"], ["layer1", "layer3"], ["layer1", "layer2", "layer3"]):
