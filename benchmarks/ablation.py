@@ -16,10 +16,11 @@ import real
 import torch
 
 from gamlens.data import load
-from gamlens.experiments import ablate_files, results
-from gamlens.experiments.ablate import MEASURES, Plan, ablate, table
-from gamlens.experiments.protocol import Protocol, units
-from gamlens.experiments.typeset import markdown
+from gamlens.evaluation import ablation_files as ablate_files
+from gamlens.evaluation import results
+from gamlens.evaluation.ablation import MEASURES, Plan, ablate, table
+from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.typeset import markdown
 
 FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette"}
 

@@ -24,10 +24,10 @@ from torch import Tensor
 from gamlens import Lens
 from gamlens.data import load
 from gamlens.engine import Job, RunFolder, run_local
-from gamlens.experiments import results
-from gamlens.experiments.masked import LARGEST
-from gamlens.experiments.protocol import Protocol, Unit, units
-from gamlens.experiments.runs import MakeMeasurer, evaluate_run
+from gamlens.evaluation import results
+from gamlens.evaluation.masked import LARGEST
+from gamlens.evaluation.protocol import Protocol, Unit, units
+from gamlens.evaluation.runs import MakeMeasurer, evaluate_run
 
 METHODS, N = ("gam", "grad_cam_pp", "grad_cam"), (1, 2)
 

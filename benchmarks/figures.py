@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from gamlens.cli import app
-from gamlens.experiments.photos import path, scene
+from gamlens.data.photos import path, scene
 
 PHOTOS = ("cheetah", "cheetah_face", "lion", "coffee", "flower", "rocket", "tower", "pagoda")
 BOXES = (

@@ -28,10 +28,11 @@ import torch
 from PIL import Image
 from torchvision import models
 
-from gamlens import Lens, host
-from gamlens import stream as room
-from gamlens.ahead import Line, grouped, usual
-from gamlens.prepare import Prepared, Views, prepare_raw
+from gamlens import Lens
+from gamlens.capture import device as host
+from gamlens.inputs.batch import ModelInput, Views, prepare_pixels
+from gamlens.streaming import stream as room
+from gamlens.streaming.prefetch import Line, grouped, usual
 
 PATTERNS = 200
 DECODED = 4  # batches at hand for the model alone, used in turn
@@ -67,11 +68,11 @@ class Bench:
     def _decoded(self, group: list[tuple[int, str]]) -> room.Sorted:
         return room.sort([self._load(file) for _, file in group], self.device)
 
-    def _look(self, ready: Prepared) -> Any:
+    def _look(self, ready: ModelInput) -> Any:
         return self.lens._trace(ready, None, n=2, score="logit", views=(), keep=False)
 
-    def _load(self, file: str) -> Prepared:
-        return prepare_raw(file, self.lens.transform, Views())
+    def _load(self, file: str) -> ModelInput:
+        return prepare_pixels(file, self.lens.transform, Views())
 
     def decode(self, workers: int) -> None:
         made = partial(room.sort, device=self.device)
@@ -85,7 +86,7 @@ class Bench:
 
     def look(self) -> None:
         early = room.EARLY if self.device.type == "cuda" else 0
-        flying: deque[room.Flight] = deque()
+        flying: deque[room.PendingBatch] = deque()
         with ThreadPoolExecutor(1) as home:
             for number, group in enumerate(self.groups):
                 images = self.decoded[number % DECODED] if len(group) == self.batch else self.last

@@ -23,9 +23,9 @@ from torch import nn
 
 from gamlens import Lens, Transform
 from gamlens.data import load
-from gamlens.experiments import results
-from gamlens.experiments.protocol import Protocol, units
-from gamlens.experiments.runs import evaluate_run
+from gamlens.evaluation import results
+from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.runs import evaluate_run
 
 GOOD = ("jpeg", "png", "cmyk", "sixteen", "palette", "animated", "alpha", "rotated", "grey", "pixel", "wrong name")
 BAD = ("empty", "text", "cut head", "huge png", "huge gif")

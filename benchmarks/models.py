@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.capture import Keeper, channels_first
-from gamlens.models import torchvision_zoo
-from gamlens.points import Point
-from gamlens.reader import Reader
-from gamlens.settle import settled
+from gamlens.capture.forward import ActivationStore, channels_first
+from gamlens.capture.guard import model_guard
+from gamlens.capture.hooks import TensorTap
+from gamlens.capture.layers import LayerPoint
+from gamlens.models.zoo import torchvision as torchvision_zoo
 
 SIDE = 96
 LARGE = 299
@@ -53,12 +53,12 @@ class Found:
     reason: str = ""
 
 
-class _Replace(Keeper):
+class _Replace(ActivationStore):
     """Keeps as usual, but hands on a given tensor in place of the block's."""
 
     given: Tensor
 
-    def take(self, point: Point, tensor: Tensor) -> Tensor:
+    def take(self, point: LayerPoint, tensor: Tensor) -> Tensor:
         taken = super().take(point, tensor)
         return self.given if point in self.points else taken
 
@@ -99,8 +99,8 @@ def examine(name: str, module: nn.Module | None = None) -> Found:
 
 def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
     """How the embedding comes from the last block; an error where it is not a function of it."""
-    last, place = Point.parse(lens.blocks[-1]), Point.parse(lens.embedding)
-    first, second = (read(Keeper([last], place), module, batch[i : i + 1]) for i in (0, 1))
+    last, place = LayerPoint.parse(lens.blocks[-1]), LayerPoint.parse(lens.embedding)
+    first, second = (read(ActivationStore([last], place), module, batch[i : i + 1]) for i in (0, 1))
     block = first.blocks[str(last)].detach()
     plain = channels_first(str(last), block)
     swapped = _Replace([last], place)
@@ -119,8 +119,8 @@ def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
     return "pool, then layers" if close(moved.embedding, first.embedding) else "positions matter"
 
 
-def read(keeper: Keeper, module: nn.Module, batch: Tensor) -> Keeper:
-    with settled(module), Reader(module, keeper.wanted, keeper.take).attached():
+def read(keeper: ActivationStore, module: nn.Module, batch: Tensor) -> ActivationStore:
+    with model_guard(module), TensorTap(module, keeper.wanted, keeper.take).attached():
         output = module(batch.clone())
     if keeper.embedding is None:
         keeper.embedding = output

@@ -27,9 +27,10 @@ import torch
 from gpu import about
 from torch import Tensor
 
-from gamlens import GamlensError, Lens, locate, metrics
-from gamlens.prepare import Views, prepare
-from gamlens.sight import PRECISIONS
+from gamlens import GamlensError, Lens, metrics
+from gamlens import boxes as locate
+from gamlens.inputs.batch import Views, prepare
+from gamlens.models.hooked import PRECISIONS
 
 FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette", "efficientnet_lite0": "ILSVRC"}
 FILES = {"resnet50": "resnet50_imagenet1k_fp16.pth", "densenet201": "densenet201_imagenette_fp16.pth"}

@@ -21,9 +21,9 @@ import torch
 
 from gamlens import Lens
 from gamlens.data import load
-from gamlens.experiments import results, tables
-from gamlens.experiments.evaluate import evaluate
-from gamlens.experiments.protocol import Protocol, units
+from gamlens.evaluation import results, tables
+from gamlens.evaluation.measure import evaluate
+from gamlens.evaluation.protocol import Protocol, units
 
 METHODS = ("gam", "grad_cam_pp", "grad_cam")
 LITERAL = "grad_cam_pp_literal"

@@ -13,9 +13,11 @@ from pathlib import Path
 import real
 import torch
 
-from gamlens.experiments import sanity, sanity_files, sanity_maps
-from gamlens.experiments.randomise import parts
-from gamlens.images import Picture
+from gamlens.inputs.images import Picture
+from gamlens.sanity import maps as sanity_maps
+from gamlens.sanity import parameter_files as sanity_files
+from gamlens.sanity import parameters as sanity
+from gamlens.sanity.randomise import parts
 
 METHODS = ("gam", "grad_cam", "grad_cam_pp", "input_gradient", "guided_backprop")
 

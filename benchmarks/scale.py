@@ -23,8 +23,8 @@ import real
 
 from gamlens import Lens
 from gamlens.data import Dataset, load
-from gamlens.experiments.protocol import Protocol, units
-from gamlens.experiments.runs import Engine, evaluate_run
+from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.runs import Engine, evaluate_run
 
 SIZES = (500, 1000, 2000)
 ENGINES = (("local", 0), ("ray", 1), ("ray", 2))

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from visitor import Visitor, values
 
-from gamlens.experiments.photos import PHOTOS, photo
+from gamlens.data.photos import PHOTOS, photo
 from gamlens.methods import METHODS
 from gamlens.render import COLORMAPS
 from gamlens.studio import Studio, launch

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.data import Dataset, align, load
+from gamlens.inputs.batch import Views, prepare
 from gamlens.models.checkpoint import read
-from gamlens.prepare import Views, prepare
 
 HEAD = "GAMLENS_VOC_HEAD"
 L2 = tuple(10.0 ** (step / 2) for step in range(-8, 3))

@@ -1,10 +1,17 @@
 """Where the real data and weights are; tests that need them are marked `shared` and skip where they are absent."""
 
+import csv
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import nets
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+
+from gamlens import Lens, Transform
 
 torch.set_num_threads(1)  # small tensors are not worth splitting, and other runs may share the cores
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -27,3 +34,27 @@ def shared_weights() -> Path:
 def shared_data() -> Path:
     """The folder of real data sets."""
     return _folder("GAMLENS_DATA", "data")
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes a folder: photos of two classes with a box each, and one more that cannot be read, in items.csv."""
+
+    def make(images: int, x1: Callable[[int], int], classes: tuple[str, str] = ("ant", "bee")) -> Path:
+        folder, draw = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+        with open(folder / "items.csv", "w", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(["path", "label", "x0", "y0", "x1", "y1"])
+            for number in range(images):
+                Image.fromarray(draw.integers(0, 255, (80, 100, 3), dtype=np.uint8)).save(folder / f"{number:02d}.png")
+                out.writerow([f"{number:02d}.png", classes[number % 2], 10, 8, x1(number), 60])
+            (folder / "broken.png").write_bytes(b"no image")
+            out.writerow(["broken.png", classes[0], 0, 0, 50, 50])
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def lens() -> Lens:
+    return Lens(nets.small().float(), transform=Transform((64, 64)))

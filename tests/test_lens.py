@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gamlens import METHODS, GamlensError, GamlensWarning, Lens, Transform
-from gamlens.models.labels import imagenet
+from gamlens.models.zoo.labels import imagenet
 from gamlens.targets import resolve
 
 BLOCK_METHODS = [name for name, method in METHODS.items() if method.kind == "block"]

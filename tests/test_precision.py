@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gamlens import Lens
-from gamlens.experiments.photos import photo
+from gamlens.data.photos import photo
 
 PHOTOS = ("cheetah", "cheetah_face")
 

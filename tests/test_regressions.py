@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gamlens import Explanation, GamlensError, GamlensWarning, Lens, fuse
 from gamlens.cli import app
-from gamlens.experiments.files import Recipe, classify_files, find_images
+from gamlens.report.folder import Recipe, classify_files, find_images
 
 
 class Headed(nn.Module):

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from gamlens import GamlensError, Lens, Transform, fuse
-from gamlens.prepare import Views
+from gamlens.inputs.batch import Views
 
 
 def block_maps(lens: Lens, batch: Tensor, target: int, n: int, size: tuple[int, int], flip: bool) -> list[Tensor]:

@@ -5,12 +5,12 @@ from gamlens._version import __version__
 from gamlens.data import DATASETS
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.explanation import Explanation, PairExplanation
-from gamlens.gallery import Gallery
-from gamlens.geometry import Transform
+from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, Method
 from gamlens.metrics import METRICS
 from gamlens.models import MODELS
+from gamlens.retrieval import Gallery
 from gamlens.trace import PairTrace, Trace
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,20 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import aims, methods, models, scores, targets
-from gamlens import captions as text_room
 from gamlens._version import __version__
+from gamlens.capture.forward import ForwardRecord
+from gamlens.capture.layers import OUTPUT
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion
-from gamlens.gallery import Ask, Depth, Eye, Gallery, Glance, compare_many, fingerprint, remember
-from gamlens.geometry import Foreign, Frame, Transform
-from gamlens.images import Picture, pictures
-from gamlens.models import Layout, Network, Output
-from gamlens.points import OUTPUT
-from gamlens.prepare import Prepared, ViewList, Views, prepare, prepare_raw
-from gamlens.rows import Origin, View
-from gamlens.sight import Reach, Sight
-from gamlens.stream import Seen, stream
+from gamlens.inputs.batch import ModelInput, ViewList, Views, prepare, prepare_pixels
+from gamlens.inputs.images import Picture, pictures
+from gamlens.inputs.transform import ExternalTransform, Frame, Transform
+from gamlens.models import Layout, Network, Output, pick
+from gamlens.models.hooked import HookedModel, Reach
+from gamlens.pairs import text as text_room
+from gamlens.retrieval import Ask, Depth, Eye, Gallery, Glance, compare_many, fingerprint, remember
+from gamlens.rows import Provenance, View
+from gamlens.streaming.stream import StreamResult, stream
 from gamlens.trace import PairTrace, Trace
 
 BATCH = 32
@@ -68,7 +70,7 @@ class Lens:
         self.text = text or network.text
         if embedding is None and (self.text is not None or network.embeds):
             embedding = OUTPUT
-        self.sight = Sight(
+        self.sight = HookedModel(
             network.module,
             network.name,
             blocks=blocks,
@@ -115,6 +117,62 @@ class Lens:
             raise GamlensError(f"Cannot use the device {str(device)!r}: {str(error).splitlines()[0]}") from error
         return self
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.sight.like(torch.empty(0)).device
+
+    @property
+    def knows_blocks(self) -> bool:
+        """Whether the blocks are found: they are when the lens is made, or else at the first image."""
+        return self.sight.binding is not None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is recorded with every result: the model, its weights, the precision, and versions."""
+        return {
+            "model": self.name,
+            "weights": self.weights,
+            "precision": self.precision,
+            "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+
+    def with_model(self, model: nn.Module) -> Lens:
+        """The same lens on another copy of its model: the same blocks, transform and labels."""
+        other = copy.copy(self)
+        other.sight = self.sight.on(model)
+        return other
+
+    def prepare(self, images: Any, *, views: ViewList = ()) -> ModelInput:
+        """Images decoded and transformed, one batch per view. Every call that takes images takes the result, too."""
+        return self._prepared(images, Views.parse(views))
+
+    def forward(
+        self, images: Any, *, n: int | None = 0, method: str | None = None, embedding: bool = False
+    ) -> ForwardRecord:
+        """One forward of the plain view that keeps the last n blocks in the graph, and the embedding if asked."""
+        ready = self.prepare(images)
+        batch = self.sight.fit(ready.batches[0], own=ready.batches[0] is images)
+        if n == 0:
+            record = self.sight.look(batch, [], embedding=embedding)
+        else:
+            record = self.sight.forward(batch, reach(method or "gam", n or 0) if n else None, embedding=embedding)
+        if embedding:
+            record = replace(
+                record, embedding=self.sight.embeddings((record,), (aims.WHOLE, aims.WHOLE), len(batch))[0]
+            )
+        return record
+
+    def outputs(self, images: Any) -> Tensor:
+        """The class scores (B,K) of one forward, out of any graph."""
+        return pick(self.forward(images).output, self.sight.output).detach()
+
+    def embed(self, images: Any) -> Tensor:
+        """The embeddings (B,D) of one forward, out of any graph."""
+        embedding = self.forward(images, embedding=True).embedding
+        assert embedding is not None
+        return embedding.detach()
+
     def __repr__(self) -> str:
         blocks = ", ".join(self.blocks) if self.sight.binding else "blocks are found at the first image"
         return f"<Lens {self.name} ({self.weights}): {blocks}>"
@@ -127,8 +185,10 @@ class Lens:
         target: Any = None,
         *,
         n: int | None = 2,
+        method: str = "gam",
         score: str | scores.OutputScore = "logit",
         views: ViewList = (),
+        keep_graph: bool = True,
     ) -> Trace:
         """One forward and one short backward: a Trace that explains by any method and any number up to n blocks.
 
@@ -137,7 +197,8 @@ class Lens:
         output that gives one number an image. n=None captures every block. `views`: further looks at each image,
         whose maps are averaged in: ("flip", 1.43, 2.0) adds two larger inputs and mirrored copies of all three.
         """
-        return self._trace(images, target, n=n, score=score, views=views, keep=True)
+        wanted = reach(method, n) if n is not None else None
+        return self._trace(images, target, n=wanted, score=score, views=views, keep=keep_graph)
 
     def classify(
         self,
@@ -178,23 +239,23 @@ class Lens:
         views: ViewList = (),
         batch_size: int = 16,
         workers: int | None = None,
-    ) -> Iterator[Seen]:
+    ) -> Iterator[StreamResult]:
         """Why this class? For images that keep coming: any iterable, read as it is used, results in its order.
 
-        Decoding runs in `workers` threads beside the model. A bad image is a Seen with `.error` and stops nothing.
+        Decoding runs in `workers` threads beside the model. A bad image has an `.error` and stops nothing.
         `target`: None for the top class, or classes for every image.
         """
         if batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         looks = Views.parse(views)
 
-        def look(ready: Prepared) -> Trace:
+        def look(ready: ModelInput) -> Trace:
             aims = None if target is None else [target] * len(ready.pictures)
             return self._trace(ready, aims, n=reach(method, n), score=score, views=views, keep=False)
 
         return stream(
             images,
-            lambda image: prepare_raw(image, self.transform, looks),
+            lambda image: prepare_pixels(image, self.transform, looks),
             look,
             lambda trace: trace.explain(method, n, fuse),
             batch=batch_size,
@@ -202,9 +263,9 @@ class Lens:
             device=self.sight.like(torch.empty(0)).device,
         )
 
-    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, views: ViewList = ()) -> PairTrace:
+    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
         """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
-        return self._trace_pair(x, y, n=n, views=views)
+        return self._trace_pair(x, y, n=reach(method, n) if n is not None else None, views=views)
 
     def compare(
         self,
@@ -299,7 +360,7 @@ class Lens:
     # The steps
 
     def _eye(self) -> Eye:
-        def look(ready: Prepared, depth: Depth) -> Glance:
+        def look(ready: ModelInput, depth: Depth) -> Glance:
             batch = self.sight.fit(ready.batches[0])
             tail = self.sight.forward(batch, depth, embedding=True)
             embeddings, _ = self.sight.embeddings((tail,), (aims.WHOLE, aims.WHOLE), len(batch))
@@ -363,23 +424,18 @@ class Lens:
         traces[0].views = tuple(zip(traces[1:], sides[0].mirrored[1:], strict=True))
         return traces[0]
 
-    def _prepared(self, images: Any, looks: Views) -> Prepared:
+    def _prepared(self, images: Any, looks: Views) -> ModelInput:
         """Images decoded and transformed; what is prepared already is taken as it is."""
-        return images if isinstance(images, Prepared) else prepare(images, self.transform, looks)
+        return images if isinstance(images, ModelInput) else prepare(images, self.transform, looks)
 
-    def _origin(self, shown: Sequence[Picture], frames: tuple[Frame, ...], looks: Views) -> Origin:
-        about: dict[str, Any] = {
-            "model": self.name,
-            "weights": self.weights,
-            "precision": self.precision,
-            "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        }
+    def _origin(self, shown: Sequence[Picture], frames: tuple[Frame, ...], looks: Views) -> Provenance:
+        about = self.about
         if looks != Views():
             about["views"] = {"scales": list(looks.scales), "mirrored": looks.mirrored}
-        return Origin(shown, frames, self.labels, self.aliases, about)
+        return Provenance(shown, frames, self.labels, self.aliases, about)
 
 
-def _transform(choice: Any, network: Network) -> Transform | Foreign:
+def _transform(choice: Any, network: Network) -> Transform | ExternalTransform:
     if choice is None or isinstance(choice, str):
         first = next((layer for layer in network.module.modules() if isinstance(layer, nn.Conv2d)), None)
         grey = first is not None and first.in_channels == 1 and len(network.mean) == 3
@@ -389,7 +445,7 @@ def _transform(choice: Any, network: Network) -> Transform | Foreign:
     if isinstance(choice, Transform):
         return choice
     if callable(choice):
-        return Foreign(choice)
+        return ExternalTransform(choice)
     raise GamlensError(f"transform= is 'squash', 'crop', a Transform or a callable on PIL images; found {choice!r}.")
 
 

@@ -31,7 +31,7 @@ class Made(NamedTuple):
 
 def make(formula: Formula, inputs: Sequence[Sequence[Tensor]], size: tuple[int, int], how: str) -> Made:
     """`inputs`: what the formula takes, for each block; they are brought to float32 or wider first."""
-    found = [fuse.min_max(fuse.resize(formula(*map(wide, tensors)), size)) for tensors in inputs]
+    found = [fuse.min_max(fuse.resize(formula(*map(at_least_float32, tensors)), size)) for tensors in inputs]
     blocks = [block for block, _ in found]
     return Made(blocks, [flat for _, flat in found], fuse.fuse(blocks, how))
 
@@ -55,5 +55,5 @@ def _compiled(formula: Formula, shapes: Any, size: tuple[int, int], how: str) ->
     return made
 
 
-def wide(tensor: Tensor) -> Tensor:
+def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()

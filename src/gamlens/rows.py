@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens import checks, fuse, maps, methods
-from gamlens.checks import Check, on
+from gamlens import fuse, maps, methods
+from gamlens.capture import checks
+from gamlens.capture.checks import Check, indices_on
+from gamlens.capture.layers import PIXELS
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
-from gamlens.geometry import Frame
-from gamlens.images import Picture
-from gamlens.maps import wide
+from gamlens.inputs.images import Picture
+from gamlens.inputs.transform import Frame
+from gamlens.maps import at_least_float32
 from gamlens.methods import Method
-from gamlens.points import PIXELS
 
 HIDDEN_SHARE = 0.5
 USUAL = 2
@@ -51,7 +52,7 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
+class Provenance:
     """Where the images came from and by what they were looked at: what an Explanation carries along."""
 
     pictures: Sequence[Picture]
@@ -83,7 +84,7 @@ class Rows:
     targets: Tensor
     index: tuple[int, ...]
     size: tuple[int, int]
-    origin: Origin
+    origin: Provenance
     views: tuple[View, ...] = ()
     checks: tuple[Check, ...] = ()
     compiled: bool = False
@@ -94,7 +95,7 @@ class Rows:
     def block(self, name: str | None = None) -> tuple[Tensor, Tensor]:
         """A block's activation and gradient, one of each a row, in float32 or wider; the last block by default."""
         activation, gradient = self._taken(name)
-        return wide(activation), wide(gradient)
+        return at_least_float32(activation), at_least_float32(gradient)
 
     def _taken(self, name: str | None) -> tuple[Tensor, Tensor]:
         """The same in the precision they were made in."""
@@ -103,7 +104,7 @@ class Rows:
             raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.gradients)}.")
         activation = self.activations[name]
         if self.index != tuple(range(len(activation))):
-            activation = activation[on(self.index, activation.device)]
+            activation = activation[indices_on(self.index, activation.device)]
         return activation, self.gradients[name]
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
@@ -118,8 +119,8 @@ class Rows:
             raise GamlensError(
                 f"Method {method!r} is of kind {entry.kind!r} and has no map of one image: use compare or trace_pair."
             )
-        with exactly(self.scores):
-            return entry.fn(*map(wide, self._inputs(entry, block)))
+        with without_grad_or_autocast(self.scores):
+            return entry.fn(*map(at_least_float32, self._inputs(entry, block)))
 
     def _inputs(self, entry: Method, block: str | None) -> tuple[Tensor, ...]:
         """What a method takes at a block."""
@@ -132,7 +133,7 @@ class Rows:
 
     def evidence(self, block: str | None = None) -> Evidence:
         """What Grad-CAM adds up at a block, split by sign, and what it hides (Eq. 4)."""
-        with exactly(self.scores):
+        with without_grad_or_autocast(self.scores):
             positive, negative = methods.evidence(*self.block(block))
         return Evidence(positive, negative, negative.abs() >= positive)
 
@@ -140,7 +141,7 @@ class Rows:
         """Resize, normalise and fuse the maps of the last n blocks; an `input` method has one map, of the pixels."""
         n, how = (1, "mean") if methods.find(method).kind == "input" else (n, how)
         names = last_blocks(tuple(self.gradients), n)
-        with exactly(self.scores):
+        with without_grad_or_autocast(self.scores):
             made = self._compiled(method, names, how) if given is None else None
             made = made or self._made(method, names, how, given)
         blocks = dict(zip(names, made.blocks, strict=True))
@@ -159,7 +160,7 @@ class Rows:
             blocks={name: block.float() for name, block in blocks.items()},
             scores=self.scores.float(),
             targets=self.targets,
-            index=on(self.index, made.fused.device),
+            index=indices_on(self.index, made.fused.device),
             pictures=self.origin.pictures,
             frames=self.origin.frames,
             labels=self.origin.labels,
@@ -211,7 +212,7 @@ class Rows:
 
 
 @contextmanager
-def exactly(like: Tensor) -> Iterator[None]:
+def without_grad_or_autocast(like: Tensor) -> Iterator[None]:
     """No graph and no autocast, whatever surrounds the call: map arithmetic keeps its own precision."""
     with torch.no_grad(), torch.autocast(like.device.type, enabled=False):
         yield

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens import checks
+from gamlens.capture import checks
 from gamlens.errors import GamlensError, near
 
 ClassScore = Callable[[Tensor], Tensor]

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens import capture, turns
-from gamlens.checks import on
+from gamlens.capture import batched_backward as turns
+from gamlens.capture import forward as capture
+from gamlens.capture.checks import indices_on
 from gamlens.errors import GamlensError, near
 
 TOP = -1
@@ -50,7 +51,7 @@ def resolve(target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping
     if all(own and all(type(item) is int and 0 <= item < output.shape[1] for item in own) for own in several):
         index = tuple(image for image, own in enumerate(several) for _ in own)
         turn = tuple(number for own in several for number in range(len(own)))
-        return Wanted(index, on([item for own in several for item in own], output.device), turn)
+        return Wanted(index, indices_on([item for own in several for item in own], output.device), turn)
     return _resolve_each(entries, output, labels, aliases or {})
 
 
@@ -66,9 +67,9 @@ def _resolve_each(entries: list[Any], output: Tensor, labels: Sequence[str], ali
             index.append(image)
             classes.append(TOP if item is None else class_index(item, output.shape[1], labels))
             turn.append(number)
-    chosen = on(classes, output.device)
+    chosen = indices_on(classes, output.device)
     if TOP in classes:
-        chosen = torch.where(chosen == TOP, output.argmax(dim=1)[on(index, output.device)], chosen)
+        chosen = torch.where(chosen == TOP, output.argmax(dim=1)[indices_on(index, output.device)], chosen)
     return Wanted(tuple(index), chosen, tuple(turn))
 
 
@@ -87,7 +88,7 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
     return number
 
 
-def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph: bool) -> dict[str, Tensor]:
+def gradients(values: Tensor, wanted: Wanted, tail: capture.ForwardRecord, *, keep_graph: bool) -> dict[str, Tensor]:
     """d score / d block, one row per image and target: {block: (R,C,h,w)}.
 
     The first targets of all images share one backward, the second targets the next, and so on; as many of these as
@@ -98,7 +99,7 @@ def gradients(values: Tensor, wanted: Wanted, tail: capture.Tail, *, keep_graph:
         with torch.inference_mode(False), torch.enable_grad():
             chosen = values.gather(1, _usable(wanted.targets)[:, None])[:, 0]
         return capture.gradients(chosen, [tail], keep_graph=keep_graph)[0]
-    at = (on(wanted.turn, values.device), on(wanted.index, values.device))
+    at = (indices_on(wanted.turn, values.device), indices_on(wanted.index, values.device))
     with torch.inference_mode(False):
         vectors = torch.zeros(count, *values.shape, dtype=values.dtype, device=values.device)
         vectors[(*at, _usable(wanted.targets))] = 1

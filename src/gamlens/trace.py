@@ -12,13 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens import capture, checks, fuse, host, matches, methods, scores, targets
-from gamlens.capture import Tail
-from gamlens.checks import Check, on
+from gamlens import fuse, methods, scores, targets
+from gamlens.capture import checks
+from gamlens.capture import device as host
+from gamlens.capture import forward as capture
+from gamlens.capture.checks import Check, indices_on
+from gamlens.capture.forward import ForwardRecord
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
-from gamlens.maps import wide
-from gamlens.rows import Evidence, Origin, Rows, Sums, View, check_score, exactly
+from gamlens.maps import at_least_float32
+from gamlens.pairs import correspondence as matches
+from gamlens.rows import Evidence, Provenance, Rows, Sums, View, check_score, without_grad_or_autocast
 
 
 @dataclass(frozen=True)
@@ -121,11 +125,11 @@ class Trace:
 class Aim:
     """A forward that is waiting for targets: its tail, the model's output (B,K) and the class scores (B,K) from it."""
 
-    tail: Tail
+    tail: ForwardRecord
     output: Tensor
     values: Tensor
     size: tuple[int, int]
-    origin: Origin
+    origin: Provenance
     score: str
     multi_label: bool
     views: tuple[tuple[Aim, bool], ...] = ()
@@ -135,7 +139,7 @@ class Aim:
         wanted = targets.resolve(target, self.output, self.origin.labels, self.origin.aliases)
         values = self.values.detach()
         if wanted.index != tuple(range(len(values))):
-            values = values[on(wanted.index, values.device)]
+            values = values[indices_on(wanted.index, values.device)]
         chosen = values.gather(1, wanted.targets[:, None])[:, 0]
         waiting = self.tail.checks + check_score(chosen, len(wanted.index))
         gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
@@ -163,9 +167,9 @@ class PairTrace:
     The score is chosen when explaining: its gradients run through the tail once and are kept.
     """
 
-    tails: tuple[Tail, ...]
+    tails: tuple[ForwardRecord, ...]
     embeddings: tuple[Tensor, Tensor]
-    origins: tuple[Origin, Origin]
+    origins: tuple[Provenance, Provenance]
     sizes: tuple[tuple[int, int], tuple[int, int]]
     done: dict[Any, tuple[Rows, Rows]] = field(default_factory=dict, repr=False)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -189,8 +193,8 @@ class PairTrace:
         x, y = self.sides(score)
         if methods.find(method).kind == "pair":
             fn, last = methods.find(method).fn, self.blocks[-1]
-            with exactly(x.scores):
-                h = [wide(side.activations[last]) for side in (x, y)]
+            with without_grad_or_autocast(x.scores):
+                h = [at_least_float32(side.activations[last]) for side in (x, y)]
                 maps = (fn(h[0], h[1]), fn(h[1], h[0]))
             results = [side.explain(method, 1, "mean", given=raw) for side, raw in zip((x, y), maps, strict=True)]
         else:
@@ -221,9 +225,9 @@ class PairTrace:
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
         here, there = (0, 1) if side == "x" else (1, 0)
-        with exactly(self.embeddings[0]):
-            h = [wide(self._activations(number)[self.blocks[-1]][pair]) for number in (here, there)]
-            e = [wide(self.embeddings[number][pair].detach()) for number in (here, there)]
+        with without_grad_or_autocast(self.embeddings[0]):
+            h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in (here, there)]
+            e = [at_least_float32(self.embeddings[number][pair].detach()) for number in (here, there)]
             eps = torch.finfo(self.embeddings[0].dtype).eps
             share = matches.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
             cells = (h[0].shape[1], h[0].shape[2])
@@ -252,8 +256,8 @@ class PairTrace:
         name = score if isinstance(score, str) else getattr(score, "__name__", "score")
         fn = scores.find_pair_score(score) if isinstance(score, str) else score
         pairs = len(self)
-        with exactly(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
-            value = fn(*(wide(side) for side in self.embeddings))
+        with without_grad_or_autocast(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
+            value = fn(*(at_least_float32(side) for side in self.embeddings))
         waiting = sum((tail.checks for tail in self.tails), ()) + check_score(value, pairs)
         found = capture.gradients(value, self.tails, keep_graph=keep)
         if score == "cosine":

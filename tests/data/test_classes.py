@@ -5,7 +5,7 @@ import pytest
 
 from gamlens import GamlensError, GamlensWarning
 from gamlens.data import Box, Dataset, Sample, align, match
-from gamlens.models.labels import CHEST, COCO, VOC, imagenet
+from gamlens.models.zoo.labels import CHEST, COCO, VOC, imagenet
 
 SHARED = {
     "airplane": "aeroplane",

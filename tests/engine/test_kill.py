@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 import toy
 
-from gamlens.experiments import results
+from gamlens.evaluation import results
 
 IMAGES, CHUNKS = 40, 10
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ import toy
 
 from gamlens import GamlensError
 from gamlens.engine.ray import SAYS_SO, _shares, _watched, _without
-from gamlens.experiments import results
-from gamlens.experiments.runs import Engine
+from gamlens.evaluation import results
+from gamlens.evaluation.runs import Engine
 
 ray = pytest.importorskip("ray")
 IMAGES = 48

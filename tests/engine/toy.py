@@ -16,8 +16,8 @@ from torch import nn
 
 from gamlens import Lens, Transform
 from gamlens.data import load
-from gamlens.experiments.protocol import Protocol, units
-from gamlens.experiments.runs import Engine, evaluate_run
+from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.runs import Engine, evaluate_run
 
 PROTOCOL = Protocol("localization", methods=("gam", "grad_cam"), n=(1, 2))
 

@@ -9,16 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gamlens.errors import GamlensError
-from gamlens.metrics import (
-    THRESHOLDS,
-    best_threshold,
-    box_hits,
-    box_iou,
-    box_iou_grid,
-    boxes_at,
-    iou_grid,
-    max_box_acc,
-)
+from gamlens.metrics import THRESHOLDS, best_threshold, box_hits, box_iou, box_iou_grid, boxes_at, iou_grid, max_box_acc
 
 
 def boxes(*rows):

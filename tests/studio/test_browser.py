@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gamlens.experiments.photos import path
+from gamlens.data.photos import path
 from gamlens.studio import Studio
 
 pytestmark = [

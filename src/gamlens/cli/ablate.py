@@ -11,9 +11,10 @@ from rich.table import Table
 from gamlens.cli.common import Blocks, Device, Model, Weights, err_console, make_lens, out_console, progress, speaking
 from gamlens.data import DATASETS, align, load
 from gamlens.errors import GamlensError
-from gamlens.experiments import ablate as work
-from gamlens.experiments import ablate_files, results
-from gamlens.experiments.protocol import Protocol, numbers, parse_list, units
+from gamlens.evaluation import ablation as work
+from gamlens.evaluation import ablation_files as ablate_files
+from gamlens.evaluation import results
+from gamlens.evaluation.protocol import Protocol, numbers, parse_list, units
 
 app = typer.Typer()
 EXAMPLE = "Example:  gamlens ablate --data ilsvrc --root ILSVRC --model resnet50 --out ablation"

@@ -40,8 +40,8 @@ from gamlens.data import (
 )
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, near
-from gamlens.experiments import results, tables, typeset
-from gamlens.experiments.protocol import (
+from gamlens.evaluation import results, tables, typeset
+from gamlens.evaluation.protocol import (
     CHOICES,
     KINDS,
     Protocol,
@@ -52,7 +52,7 @@ from gamlens.experiments.protocol import (
     parse_views,
     units,
 )
-from gamlens.experiments.runs import Engine, evaluate_run
+from gamlens.evaluation.runs import Engine, evaluate_run
 
 app = typer.Typer()
 

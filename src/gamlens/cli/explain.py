@@ -31,8 +31,8 @@ from gamlens.cli.common import (
     tell,
 )
 from gamlens.cli.status import Status
-from gamlens.experiments import files as work
 from gamlens.explanation import file_stem
+from gamlens.report import folder as work
 from gamlens.scores import CLASS_SCORES, PAIR_SCORES
 
 app = typer.Typer()
@@ -165,7 +165,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page and pictures.")] = Path("demo"),
 ) -> None:
     """Explain bundled photos with the embedded model: a page to look at, no download."""
-    from gamlens.experiments import demo as show
+    from gamlens.report import demo as show
 
     with speaking(), progress(False) as bar:
         task = bar.add_task("looking", total=show.STEPS)

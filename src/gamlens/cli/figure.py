@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from gamlens import render
+from gamlens import figures, render
 from gamlens.cli.common import Blocks, Device, Model, Number, Weights, make_lens, out_console, speaking
 from gamlens.data import DATASETS, load
 from gamlens.errors import GamlensError
-from gamlens.experiments import figures
-from gamlens.experiments.files import find_images
+from gamlens.report.folder import find_images
 from gamlens.scores import PAIR_SCORES
 
 app = typer.Typer()

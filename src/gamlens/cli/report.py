@@ -11,8 +11,8 @@ import typer
 from gamlens import render
 from gamlens.cli.common import Device, Weights, make_lens, out_console, progress, speaking
 from gamlens.errors import GamlensError
-from gamlens.experiments import report as work
-from gamlens.experiments import results
+from gamlens.evaluation import results
+from gamlens.report import evaluation as work
 
 app = typer.Typer()
 

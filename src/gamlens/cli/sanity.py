@@ -13,11 +13,15 @@ from gamlens import METHODS
 from gamlens.cli.common import Blocks, Device, Json, Model, Number, Weights, make_lens, out_console, progress, speaking
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
-from gamlens.experiments import sanity, sanity_data, sanity_data_files, sanity_files, sanity_maps
-from gamlens.experiments.files import find_images
-from gamlens.experiments.protocol import parse_list
-from gamlens.experiments.randomise import parts
-from gamlens.images import Picture, upright
+from gamlens.evaluation.protocol import parse_list
+from gamlens.inputs.images import Picture, upright
+from gamlens.report.folder import find_images
+from gamlens.sanity import data_files as sanity_data_files
+from gamlens.sanity import data_randomisation as sanity_data
+from gamlens.sanity import maps as sanity_maps
+from gamlens.sanity import parameter_files as sanity_files
+from gamlens.sanity import parameters as sanity
+from gamlens.sanity.randomise import parts
 from gamlens.scores import PAIR_SCORES
 
 app = typer.Typer(no_args_is_help=True, help="Can the map be trusted? Randomise the weights, or the labels.")

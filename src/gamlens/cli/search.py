@@ -26,8 +26,8 @@ from gamlens.cli.common import (
     tell,
 )
 from gamlens.cli.status import Status
-from gamlens.experiments import search as work
-from gamlens.experiments.files import find_images
+from gamlens.report import search as work
+from gamlens.report.folder import find_images
 from gamlens.scores import PAIR_SCORES
 
 app = typer.Typer()

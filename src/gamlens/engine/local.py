@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gamlens.ahead import ahead
-from gamlens.engine.folder import RunFolder
 from gamlens.engine.jobs import Done, Job, Row, failed, pieces
+from gamlens.engine.run_folder import RunFolder
+from gamlens.streaming.prefetch import ahead
 
 
 def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int | None = None) -> Iterator[Done]:

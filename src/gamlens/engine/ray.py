@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gamlens.engine.folder import PARTS, RunFolder
 from gamlens.engine.jobs import Done, Job, Row, failed, pieces
+from gamlens.engine.run_folder import PARTS, RunFolder
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
 

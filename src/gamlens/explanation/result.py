@@ -13,11 +13,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gamlens import checks, host, locate, render
-from gamlens.checks import Check
+from gamlens import boxes as locate
+from gamlens import render
+from gamlens.capture import checks
+from gamlens.capture import device as host
+from gamlens.capture.checks import Check
 from gamlens.errors import GamlensError
-from gamlens.geometry import Frame
-from gamlens.images import Picture
+from gamlens.inputs.images import Picture
+from gamlens.inputs.transform import Frame
 
 NO_CLASS = -1
 SHOWN = 12

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gamlens.capture.layers import function_name
 from gamlens.errors import GamlensWarning
-from gamlens.points import function_name
 
 RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})
 

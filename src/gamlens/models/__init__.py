@@ -10,17 +10,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gamlens.capture.guard import unwrap
 from gamlens.errors import GamlensError, near
-from gamlens.models import checkpoint, efficientnet_lite, hf_zoo, timm_zoo, torchvision_zoo, tresnet
-from gamlens.models.bind import Binding, bind, grids, named
-from gamlens.models.chexnet import chexnet
-from gamlens.models.dense import dense_layers
-from gamlens.models.discover import Layout, Stage
-from gamlens.models.from_file import from_file
-from gamlens.models.lenet5 import lenet5
+from gamlens.models import checkpoint
+from gamlens.models.discovery.bind import Binding, bind, grids, named
+from gamlens.models.discovery.blocks import Layout, Stage
 from gamlens.models.network import Network, TextEncoder
 from gamlens.models.outputs import Output, pick
-from gamlens.settle import unwrap
+from gamlens.models.zoo import efficientnet_lite, tresnet
+from gamlens.models.zoo import huggingface as hf_zoo
+from gamlens.models.zoo import timm as timm_zoo
+from gamlens.models.zoo import torchvision as torchvision_zoo
+from gamlens.models.zoo.chexnet import chexnet
+from gamlens.models.zoo.from_file import from_file
+from gamlens.models.zoo.lenet5 import lenet5
 
 Weights = str | os.PathLike[str] | Mapping[str, Tensor] | None
 Builder = Callable[..., Network]
@@ -113,7 +116,6 @@ __all__ = [
     "TextEncoder",
     "Weights",
     "bind",
-    "dense_layers",
     "from_file",
     "grids",
     "load",

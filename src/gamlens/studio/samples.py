@@ -8,8 +8,8 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
+from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensError
-from gamlens.experiments.photos import photo, scene
 
 SINGLE = {"cheetah": "Cheetah", "lion": "Lion", "cat": "Cat", "coffee": "Coffee", "both": "Cat and coffee"}
 PAIRS = {

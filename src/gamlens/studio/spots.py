@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gamlens.geometry import Frame
-from gamlens.images import Picture
-from gamlens.matches import Matches
+from gamlens.inputs.images import Picture
+from gamlens.inputs.transform import Frame
+from gamlens.pairs.correspondence import Matches
 from gamlens.studio.state import Photo, Spot
 from gamlens.studio.views import Controls, Shot, where
 from gamlens.trace import PairTrace

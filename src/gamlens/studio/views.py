@@ -13,7 +13,7 @@ from PIL import Image
 from gamlens import fuse, methods, render, scores
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
-from gamlens.images import Picture
+from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.rows import HIDDEN_SHARE, Rows
 from gamlens.studio.state import Photo

@@ -1,0 +1,48 @@
+"""Photos that installed packages ship, found without importing the packages."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from gamlens.errors import GamlensError
+from gamlens.inputs.images import upright
+
+PHOTOS: dict[str, tuple[str, str]] = {
+    "cheetah": ("gradio", "media_assets/images/cheetah.jpg"),
+    "cheetah_face": ("gradio", "media_assets/images/cheetah1.jpg"),
+    "lion": ("gradio", "media_assets/images/lion.jpg"),
+    "cat": ("skimage", "data/chelsea.png"),
+    "coffee": ("skimage", "data/coffee.png"),
+    "rocket": ("skimage", "data/rocket.jpg"),
+    "tower": ("gradio", "media_assets/images/tower.jpg"),
+    "pagoda": ("sklearn", "datasets/images/china.jpg"),
+    "flower": ("sklearn", "datasets/images/flower.jpg"),
+}
+
+
+def path(name: str) -> Path:
+    """Where the photo of that name lies on this machine."""
+    package, file = PHOTOS[name]
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec is not None else None
+    found = [Path(place) / file for place in places or () if (Path(place) / file).is_file()]
+    if not found:
+        extra = "bench" if package == "sklearn" else "demo"
+        raise GamlensError(f"The photo {name!r} comes with the package {package}: pip install 'gamlens[{extra}]'.")
+    return found[0]
+
+
+def photo(name: str) -> Image.Image:
+    """The photo of that name in RGB."""
+    return upright(path(name))
+
+
+def scene(left: str, right: str, *, side: int = 320) -> Image.Image:
+    """Two photos side by side in one picture: a photo with two things in it."""
+    picture = Image.new("RGB", (2 * side, side))
+    for place, name in enumerate((left, right)):
+        picture.paste(ImageOps.fit(photo(name), (side, side)), (place * side, 0))
+    return picture

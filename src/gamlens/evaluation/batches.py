@@ -1,0 +1,96 @@
+"""Items as the model takes them: decoded and prepared away from the model, so that it need not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gamlens.data import Sample
+from gamlens.errors import GamlensError
+from gamlens.evaluation.protocol import Protocol, Unit
+from gamlens.inputs.batch import ModelInput, Views, join, part, prepare
+from gamlens.inputs.images import Picture
+from gamlens.inputs.transform import ExternalTransform, Frame, Transform
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Items whose images could be read, one prepared batch for each side of them, and rows for those that could not.
+
+    `truth` holds, for each side, every item's boxes (K,4), or for segmentation its mask and void pixels (H,W).
+    """
+
+    units: tuple[Unit, ...]
+    sides: tuple[ModelInput, ...]
+    truth: tuple[tuple[Any, ...], ...]
+    errors: tuple[Row, ...]
+
+
+def ready(chunk: Sequence[Unit], transform: Transform | ExternalTransform, protocol: Protocol) -> Ready:
+    """Decode, transform and bring the ground truth along; what is wrong with an item becomes its error row."""
+    views = Views.parse(protocol.views)
+    good, errors = [], []
+    opened: list[tuple[ModelInput, ...]] = []
+    truths: list[tuple[Any, ...]] = []
+    for unit in chunk:
+        try:
+            if unit.problem:
+                raise GamlensError(unit.problem)
+            sides = tuple(_prepared(sample, transform, views) for sample in unit.samples)
+            truth = tuple(
+                _truth(sample, unit.label, side.frames[0], protocol.kind)
+                for sample, side in zip(unit.samples, sides, strict=True)
+            )
+        except GamlensError as error:
+            errors.append(error_row(unit, str(error)))
+            continue
+        good.append(unit)
+        opened.append(sides)
+        truths.append(truth)
+    return Ready(
+        tuple(good),
+        tuple(join(side) for side in zip(*opened, strict=True)),
+        tuple(zip(*truths, strict=True)),
+        tuple(errors),
+    )
+
+
+def split(batch: Ready) -> list[Ready]:
+    """The items of a batch one by one, to find the one that fails."""
+    singles = []
+    for number, unit in enumerate(batch.units):
+        sides = tuple(part(side, number) for side in batch.sides)
+        singles.append(Ready((unit,), sides, tuple((side[number],) for side in batch.truth), ()))
+    return singles
+
+
+def head(unit: Unit) -> Row:
+    return {"item": unit.name, "image": unit.samples[0].image, "label": unit.label}
+
+
+def error_row(unit: Unit, reason: str) -> Row:
+    return {**head(unit), "held_out": unit.held_out[0], "method": "", "n": 0, "side": "", "error": reason}
+
+
+def _prepared(sample: Sample, transform: Transform | ExternalTransform, views: Views) -> ModelInput:
+    return prepare(Picture(sample.name, path=sample.image), transform, views)
+
+
+def _truth(sample: Sample, label: int, frame: Frame, kind: str) -> Any:
+    if kind == "segmentation":
+        mask, void = sample.load_mask(label), sample.void()
+        return _mask(mask, frame), torch.zeros(frame.size, dtype=torch.bool) if void is None else _mask(void, frame)
+    boxes = torch.tensor([[b.x0, b.y0, b.x1, b.y1] for b in sample.boxes if b.label == label]).reshape(-1, 4)
+    height, width = sample.size or frame.original
+    scale = torch.tensor([frame.original[1] / width, frame.original[0] / height]).repeat(2)
+    return frame.boxes_in(boxes * scale)
+
+
+def _mask(mask: Any, frame: Frame) -> Tensor:
+    return frame.mask_in(torch.from_numpy(mask.copy()))

@@ -1,0 +1,221 @@
+"""What is measured and how: every choice by name, recorded with every result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gamlens import methods
+from gamlens.data import Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
+from gamlens.errors import GamlensError, near
+from gamlens.inputs.batch import Views
+
+KINDS = ("objective", "localization", "segmentation")
+TASKS = ("classification", "cosine", "dot")
+SUBSETS = ("all", "25", "10")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "kind": KINDS,
+    "task": TASKS,
+    "subset": SUBSETS,
+    "input": ("squash", "crop"),
+    "fill": ("black", "mean"),
+    "masked": ("one", "both"),
+    "box": ("all", "largest"),
+    "pairs": ("drawn", "neighbour"),
+}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One measurement. Defaults are the paper's, as we read it."""
+
+    kind: str = "localization"
+    task: str = "classification"
+    methods: tuple[str, ...] = ("gam", "grad_cam_pp", "grad_cam")
+    n: tuple[int, ...] = (1, 2)
+    subset: str = "all"
+    input: str = "squash"
+    fill: str = "black"
+    masked: str = "one"
+    box: str = "all"
+    pairs: str = "drawn"
+    seed: int = 0
+    hold_out: int = 10
+    views: tuple[str | float, ...] = ()
+    curves: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise GamlensError(
+                    f"{name}={getattr(self, name)!r} is no choice: {near(str(getattr(self, name)), choices)}"
+                )
+        for method in self.methods:
+            if methods.find(method).kind == "input":
+                raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods such as gam or grad_cam.")
+            if methods.find(method).kind != "block" and self.task == "classification":
+                raise GamlensError(f"Method {method!r} explains pairs only: use task cosine or dot.")
+        if self.hold_out < 0:
+            raise GamlensError(f"hold_out={self.hold_out}: give 0 (nothing is held out), or from 1 up, every so many.")
+        if not self.methods or not self.n or min(self.n) < 1:
+            raise GamlensError(f"Give at least one method and n of 1 or more; found {self.methods}, n={self.n}.")
+        if self.curves == 1:
+            raise GamlensError("curves=1: one step tells no map from another; give 2 or more, such as 20.")
+        if self.curves < 0 or (self.curves and (self.kind, self.task) != ("objective", "classification")):
+            raise GamlensError("Insertion and deletion (curves=...) belong to kind objective, task classification.")
+        if self.kind == "segmentation" and self.task != "classification":
+            raise GamlensError("Segmentation is measured for classes only: use task classification.")
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def usual_truth(about: Mapping[str, Any]) -> bool:
+    """Whether a run measured its data as the paper did: masks of voc and coco, boxes of the others."""
+    kind = about["protocol"]["kind"]
+    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in ("voc", "coco")))
+
+
+def variant(about: Mapping[str, Any]) -> str:
+    """What a run chose beside the defaults, in words: `input=crop, views=flip+1.43`."""
+    usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
+    words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
+        if chosen.get(name, usual[name]) != usual[name] and name not in named:
+            words.append(f"{name}={chosen[name]}")
+    if chosen.get("views"):
+        words.append("views=" + "+".join(map(str, chosen["views"])))
+    return ", ".join(words + [f"{name}={fingerprint[:8]}" for name, fingerprint in named.items()])
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One item to measure: an image and a class, or a pair of images of one class.
+
+    `held_out` says of each of its maps whether it chooses thresholds; `problem` why it cannot be measured.
+    """
+
+    name: str
+    samples: tuple[Sample, ...]
+    label: int
+    held_out: tuple[bool, ...] = (False,)
+    problem: str = ""
+
+
+def units(
+    dataset: Dataset, protocol: Protocol, *, chosen: Manifest | None = None, hold_out: Manifest | None = None
+) -> list[Unit]:
+    """The items of a protocol, sorted by name. Held-out maps choose thresholds and are left out of IoU.
+
+    Classes: every `hold_out`-th item of the whole data set, before small objects are picked. Pairs: every
+    `hold_out`-th map, x and y of each pair in turn. `chosen` (items or pairs) and `hold_out` (images) are manifests
+    that say it instead.
+    """
+    for manifest in (chosen, hold_out):
+        if manifest is not None:
+            manifest.check(dataset)
+    pairwise = protocol.task != "classification"
+    found = _pair_units(dataset, protocol, chosen) if pairwise else _class_units(dataset, protocol)
+    every, sides = protocol.hold_out, 2 if pairwise else 1
+    for place, unit in enumerate(found):
+        if hold_out is not None:
+            held = tuple(sample.name in hold_out.names for sample in unit.samples)
+        else:
+            held = tuple(bool(every) and (sides * place + side) % every == 0 for side in range(sides))
+        found[place] = replace(unit, held_out=held)
+    if not pairwise:
+        found = _narrowed(found, dataset, protocol, chosen)
+    if not found:
+        raise GamlensError(f"{dataset.name} at {dataset.root!r} has no item for {protocol.kind} by {protocol.task}.")
+    return found
+
+
+def _class_units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
+    found = []
+    for sample in sorted(dataset.samples, key=lambda sample: sample.name):
+        for label in sample.labels:
+            name = f"{sample.name}#{label}" if len(sample.labels) > 1 else sample.name
+            found.append(Unit(name, (sample,), label, problem=_problem((sample,), label, protocol)))
+    return found
+
+
+def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> list[Unit]:
+    """Only small objects, or only what a manifest names."""
+    if chosen is None and protocol.subset == "all":
+        return found
+    masks = protocol.kind == "segmentation"
+    wanted = chosen or small(dataset, float(protocol.subset), masks=masks)
+    if any(len(item.names) > 1 for item in wanted.items):
+        raise GamlensError(f"The manifest {wanted.kind!r} holds pairs: task classification needs single images.")
+    keep = {(item.names[0], item.label) for item in wanted.items}
+    return [
+        unit for unit in found if not keep.isdisjoint({(unit.samples[0].name, unit.label), (unit.samples[0].name, -1)})
+    ]
+
+
+def _pair_units(dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> list[Unit]:
+    if protocol.subset != "all" and chosen is None:
+        dataset = narrow(dataset, small(dataset, float(protocol.subset)))
+    drawn = chosen or (
+        neighbour_pairs(dataset) if protocol.pairs == "neighbour" else pairs(dataset, seed=protocol.seed)
+    )
+    if any(len(item.names) != 2 for item in drawn.items):
+        raise GamlensError(f"The manifest {drawn.kind!r} holds single images: {protocol.task} needs pairs.")
+    by_name = {sample.name: sample for sample in dataset.samples}
+    found = []
+    for item in drawn.items:
+        both = tuple(by_name[name] for name in item.names)
+        name = "~".join(sample.name for sample in both)
+        found.append(Unit(name, both, item.label, (False, False), _problem(both, item.label, protocol)))
+    return found
+
+
+def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:
+    """What is missing in the annotation, or nothing."""
+    for sample in samples:
+        if protocol.kind == "segmentation" and sample.mask is None:
+            return f"{sample.name} has no mask."
+        if protocol.kind == "localization" and not _has_box(sample, label):
+            return f"{sample.name} has no ground-truth box of class {label}."
+    return ""
+
+
+def _has_box(sample: Sample, label: int) -> bool:
+    return any(box.label == label for box in sample.boxes)
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """A comma separated option as a tuple."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """A comma separated list of whole numbers."""
+    try:
+        return tuple(int(part) for part in parse_list(text))
+    except ValueError as error:
+        raise GamlensError(f"Give whole numbers, such as 1,2; found {text!r}.") from error
+
+
+def parse_hold_out(text: str) -> tuple[int, Manifest | None]:
+    """Every so many items, or a manifest of items."""
+    try:
+        return int(text), None
+    except ValueError:
+        if not Path(text).exists():
+            raise GamlensError(
+                f"--hold-out {text!r} is no whole number from 0 up (0: none, 10: every tenth); no manifest lies there."
+            ) from None
+        return 0, Manifest.load(text)
+
+
+def parse_views(text: str) -> tuple[str | float, ...]:
+    """A comma separated list of views, such as flip,1.43,2.0."""
+    try:
+        found = tuple(part if part == "flip" else float(part) for part in parse_list(text))
+    except ValueError as error:
+        raise GamlensError(f"Views are 'flip' and scales, such as flip,1.43,2.0; found {text!r}.") from error
+    Views.parse(found)
+    return found

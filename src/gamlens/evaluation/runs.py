@@ -1,0 +1,141 @@
+"""An evaluation as a run: what it is, what a worker does, and its rows in a folder, on whichever engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gamlens.data import Dataset
+from gamlens.engine import ENGINES, Done, Job, RunFolder, Worker, pieces, run_local, run_ray
+from gamlens.errors import GamlensError, near
+from gamlens.evaluation import results
+from gamlens.evaluation.batches import Ready, Row, ready
+from gamlens.evaluation.measure import measure
+from gamlens.evaluation.protocol import Protocol, Unit
+from gamlens.inputs.transform import Transform
+from gamlens.lens import Lens
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where a run happens: `local` with decoding threads, or `ray` with a model a worker."""
+
+    name: str = "local"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise GamlensError(f"There is no engine {self.name!r}: {near(self.name, ENGINES)}")
+        if self.workers is not None and self.workers < 1:
+            raise GamlensError(f"workers={self.workers}: give at least 1.")
+        if self.address is not None and self.name != "ray":
+            raise GamlensError("An address is that of a Ray cluster: use it with --engine ray.")
+
+    def run(self, job: Job, items: Sequence[Any], folder: RunFolder) -> Iterator[Done]:
+        if self.name == "ray":
+            return run_ray(job, items, folder, workers=self.workers, address=self.address)
+        return run_local(job, items, folder, workers=self.workers)
+
+
+@dataclass
+class Measurer:
+    """A worker: decodes items for the model's transform, then measures them.
+
+    Until something was `measured`, here or in an earlier try, a batch that fails whole is an error of the run.
+    """
+
+    lens: Lens
+    protocol: Protocol
+    measured: bool = False
+
+    def load(self, items: Sequence[Unit]) -> Ready:
+        return ready(items, self.lens.transform, self.protocol)
+
+    def work(self, loaded: Ready) -> list[Row]:
+        rows = measure(self.lens, loaded, self.protocol, strict=not self.measured)
+        self.measured = self.measured or any(not row["error"] for row in rows)
+        return rows
+
+
+@dataclass(frozen=True)
+class MakeMeasurer:
+    """How a process gets its worker: by making the lens there, or by taking one that is at hand."""
+
+    make: Callable[[], Lens]
+    protocol: Protocol
+    measured: bool = False
+
+    def __call__(self) -> Worker:
+        lens = self.make()
+        set_input(lens, self.protocol)
+        return Measurer(lens, self.protocol, self.measured)
+
+
+def set_input(lens: Lens, protocol: Protocol) -> None:
+    """Squash or crop, as the protocol says."""
+    if isinstance(lens.transform, Transform):
+        lens.transform = lens.transform.using(protocol.input)
+
+
+def evaluate_run(
+    make: Callable[[], Lens],
+    dataset: Dataset,
+    items: Sequence[Unit],
+    protocol: Protocol,
+    place: str | Path,
+    *,
+    batch: int = 16,
+    chunk: int = 64,
+    engine: Engine | None = None,
+    fresh: bool = False,
+    about: dict[str, Any] | None = None,
+    status: Callable[[int, int], None] = lambda items, errors: None,
+) -> dict[str, Any]:
+    """Measure items into a run folder, going on where an earlier try stopped; returns the summary and how many now.
+
+    `make` builds the lens; it is called here once, and in every worker of a cluster. `status` hears the number of
+    items and of errors so far.
+    """
+    lens = make()
+    set_input(lens, protocol)
+    if batch < 1 or chunk < 1:
+        raise GamlensError(f"batch={batch}, chunk={chunk}: give at least 1.")
+    about = {
+        **results.describe(lens, dataset, protocol, len(items)),
+        **(about or {}),
+        "batch": batch,
+        "chunk": chunk,
+        "chunks": len(pieces(items, chunk)),
+    }
+    where = engine or Engine()
+    with RunFolder(place, about, suffix=".parquet", fresh=fresh) as folder:
+        if folder.is_done:
+            return {**folder.summary(), "measured": 0}
+        written = folder.written()
+        already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
+        seen, errors = already, count_errors(folder)
+        status(seen, errors)
+        worker = MakeMeasurer((lambda: lens) if where.name == "local" else make, protocol, bool(written))
+        job = Job(worker, results.encode, chunk, batch)
+        for done in where.run(job, items, folder):
+            seen, errors = seen + done.items, errors + done.errors
+            status(seen, errors)
+        total = count_errors(folder)
+        folder.finish({"items": len(items), "errors": total, "resumed_at": already})
+        return {**folder.summary(), "measured": len(items) - already}
+
+
+def count_errors(folder: RunFolder) -> int:
+    """Items that failed, over all parts."""
+    import io
+
+    import pyarrow.parquet as parquet
+
+    found = 0
+    for part in folder.parts():
+        column = parquet.read_table(io.BytesIO(part), columns=["error"]).column("error").to_pylist()
+        found += sum(bool(error) for error in column)
+    return found

@@ -1,0 +1,255 @@
+"""Tables 1 and 2 of the paper from runs: n=1, n=2, Impr., the paper's number beside ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gamlens import metrics
+from gamlens.errors import GamlensError
+from gamlens.evaluation.paper import paper_of
+from gamlens.evaluation.protocol import usual_truth, variant
+from gamlens.evaluation.results import Columns, Run
+from gamlens.methods import METHODS
+from gamlens.metrics import Better, Difference, Interval
+
+BETTER: dict[str, Better] = {
+    "ADP": "down",
+    "PIC": "up",
+    "Insertion": "up",
+    "Deletion": "down",
+    "IoU": "up",
+    "MaxBoxAcc": "up",
+    "Pointing": "up",
+}
+
+NEEDED = (
+    "held_out", "iou", "pointing", "insertion", "deletion",
+    *(f"{when}_{what}" for when in ("before", "after") for what in ("logit", "probability", "similarity")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: a metric of a method at n, its interval, and the paper's number where there is one.
+
+    `variant` is what the run chose beside the defaults, `run` tells runs apart, `errors` are its items that failed.
+    """
+
+    task: str
+    data: str
+    subset: str
+    model: str
+    metric: str
+    method: str
+    n: int
+    value: Interval
+    threshold: float | None = None
+    left_out: int = 0
+    paper: float | None = None
+    paper_model: str = ""
+    variant: str = ""
+    errors: int = 0
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's value for every item (N,), the threshold it was taken at, and how many items it leaves out."""
+
+    metric: str
+    values: Tensor
+    threshold: float | None = None
+    left_out: int = 0
+
+
+def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
+    """The numbers of a run. A run with random weights has none: it never enters a table of results."""
+    check_real(run)
+    return [
+        _cell(run, method, n, score)
+        for (method, n), columns in run.groups.items()
+        for score in scores(run, columns, confidence=confidence)
+    ]
+
+
+def check_real(run: Run) -> None:
+    if run.about["weights"] == "random":
+        raise GamlensError(f"This run of {run.about['model']} was made with random weights: it is no result.")
+
+
+def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Score]:
+    """What a run's kind measures, item by item, in percent."""
+    if run.about["protocol"]["kind"] == "objective":
+        return _objective(columns, confidence)
+    return _overlap(columns)
+
+
+def _cell(run: Run, method: str, n: int, score: Score) -> Cell:
+    about, protocol = run.about, run.about["protocol"]
+    where = (protocol["task"], about["data"], protocol["subset"])
+    asked = paper_of(*where, score.metric, about["model"], method, n) if usual_truth(about) else None
+    name, known = asked or ("", None)
+    value = metrics.bootstrap(score.values)
+    return Cell(
+        *where, about["model"], score.metric, method, n, value, score.threshold, score.left_out, known, name,
+        variant(about), len(run.errors), json.dumps(about, sort_keys=True),
+    )  # fmt: skip
+
+
+def _objective(columns: Columns, confidence: str) -> list[Score]:
+    name = "similarity" if "before_similarity" in columns else confidence
+    before, after = (torch.from_numpy(columns[f"{when}_{name}"]) for when in ("before", "after"))
+    drop = metrics.drop(before, after)
+    found = [
+        Score("ADP", 100 * drop, left_out=int(drop.isnan().sum())),
+        Score("PIC", 100 * metrics.increase(before, after).double()),
+    ]
+    for curve in ("insertion", "deletion"):
+        if curve in columns:
+            found.append(Score(curve.capitalize(), 100 * torch.from_numpy(columns[curve])))
+    return found
+
+
+def _overlap(columns: Columns) -> list[Score]:
+    """IoU at the threshold that is best on the held-out maps, over the others."""
+    grid = torch.from_numpy(columns["iou"]).double()
+    held = torch.from_numpy(columns["held_out"])
+    some = bool(held.any()) and not bool(held.all())
+    rest, left_out = (grid[~held], int(held.sum())) if some else (grid, 0)
+    best = metrics.best_threshold(grid[held] if some else grid)
+    found = [Score("IoU", 100 * rest[:, best], float(metrics.THRESHOLDS[best]), left_out)]
+    if "pointing" in columns:
+        accuracy = metrics.max_box_acc(rest)
+        share = metrics.box_hits(rest)[:, accuracy.index]
+        found.append(Score("MaxBoxAcc", 100 * share, float(metrics.THRESHOLDS[accuracy.index]), left_out))
+        found.append(Score("Pointing", 100 * torch.from_numpy(columns["pointing"])))
+    return found
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One method against another, item by item, at the same n."""
+
+    task: str
+    data: str
+    subset: str
+    model: str
+    metric: str
+    n: int
+    method: str
+    other: str
+    difference: Difference
+    variant: str = ""
+
+
+def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
+    """`first` against every other method at the same n, and against every control: paired differences."""
+    check_real(run)
+    about, protocol = run.about, run.about["protocol"]
+    where = (protocol["task"], about["data"], protocol["subset"], about["model"])
+    measured = {key: scores(run, columns, confidence=confidence) for key, columns in run.groups.items()}
+    found = []
+    for (method, n), mine in measured.items():
+        for (other, m), theirs in measured.items() if method == first else ():
+            if other != first and m in (n, 0):
+                for a, b in zip(mine, theirs, strict=True):
+                    difference = metrics.paired(a.values, b.values, better=BETTER[a.metric])
+                    found.append(Contest(*where, a.metric, n, method, other, difference, variant(about)))
+    return found
+
+
+def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A line a contest: the mean difference and its interval, wins, losses, ties, and the sign test's p."""
+    header = ("task", "data", "model", "metric", "n", "method", "against", "difference", "won", "lost", "tied", "p")
+    lines = []
+    for contest in found:
+        d = contest.difference
+        names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
+        shown = f"{d.mean:+.2f} [{d.low:+.1f}, {d.high:+.1f}]"
+        counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
+        lines.append(
+            (contest.task, place_of(contest), contest.model, contest.metric, str(contest.n), *names, shown, *counts)
+        )
+    return header, lines
+
+
+def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The paper's layout: one line a task, data, model and metric; for each method its n, Impr. and the paper's."""
+    methods = list(dict.fromkeys(cell.method for cell in found if cell.n > 0))
+    ns = sorted({cell.n for cell in found if cell.n > 0})
+    controls = list(dict.fromkeys(cell.method for cell in found if cell.n == 0))
+    header = ["task", "data", "model", "metric", "items", "errors"]
+    for method in methods:
+        title = METHODS[method].title
+        header += [f"{title} n={n}" for n in ns] + (["Impr."] if {1, 2} <= set(ns) else []) + ["paper"]
+    lines = []
+    for mine in _lines(found):
+        one = next(iter(mine.values()))
+        line = [one.task, place_of(one), one.model, one.metric, str(one.value.n), str(one.errors)]
+        for method in methods:
+            line += _method_cells(mine, method, ns, one.metric)
+        lines.append((*line, *(_shown(mine.get((control, 0))) for control in controls)))
+    return (*header, *controls), lines
+
+
+def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The same numbers for a narrow screen: one line a metric and method."""
+    ns = sorted({cell.n for cell in found if cell.n > 0})
+    gain = {1, 2} <= set(ns)
+    header = ("metric", "method", *(f"n={n}" for n in ns), *(("Impr.",) if gain else ()), "paper")
+    lines = []
+    for mine in _lines(found):
+        metric = next(iter(mine.values())).metric
+        for method, n in dict.fromkeys((method, min(n, 1)) for method, n in mine):
+            if n:
+                lines.append((metric, METHODS[method].title, *_method_cells(mine, method, ns, metric)))
+            else:
+                empty = [""] * (len(header) - 3)
+                lines.append((metric, f"{method} (control)", _shown(mine[method, 0]), *empty))
+    return header, lines
+
+
+def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
+    """The cells that stand in one line. Runs share a line unless both have a number for the same place."""
+    made: list[dict[tuple[str, int], Cell]] = []
+    for key in dict.fromkeys((c.task, c.data, c.subset, c.variant, c.model, c.metric) for c in found):
+        own = [c for c in found if (c.task, c.data, c.subset, c.variant, c.model, c.metric) == key]
+        lines: list[dict[tuple[str, int], Cell]] = []
+        for run in dict.fromkeys(cell.run for cell in own):
+            mine = {(cell.method, cell.n): cell for cell in own if cell.run == run}
+            for line in lines:
+                if all(line[at].value == mine[at].value for at in line.keys() & mine.keys()):
+                    line |= mine
+                    break
+            else:
+                lines.append(mine)
+        made += lines
+    return made
+
+
+def place_of(found: Cell | Contest) -> str:
+    """`ilsvrc (25 %), views=flip`: data, subset, and what was chosen beside the defaults."""
+    data = found.data if found.subset == "all" else f"{found.data} ({found.subset} %)"
+    return f"{data}, {found.variant}" if found.variant else data
+
+
+def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int], metric: str) -> list[str]:
+    line = [_shown(mine.get((method, n))) for n in ns]
+    if {1, 2} <= set(ns):
+        one, two = mine.get((method, 1)), mine.get((method, 2))
+        gain = metrics.improvement(one.value.mean, two.value.mean, BETTER[metric]) if one and two else float("nan")
+        line.append(f"{gain:+.1f} %" if gain == gain else "")
+    known = [mine[method, n] for n in (1, 2) if (method, n) in mine and mine[method, n].paper is not None]
+    numbers = " / ".join(f"{cell.paper:g}" for cell in known)
+    return [*line, f"{numbers} ({known[0].paper_model})" if known else ""]
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    return f"{cell.value.mean:.2f} [{cell.value.low:.1f}, {cell.value.high:.1f}]"

@@ -1,1 +1,0 @@
-"""What the paper shows, and a first page to look at."""

@@ -1,0 +1,208 @@
+"""Where in the image each number of a tensor lies, followed through one recorded forward.
+
+Beside a tensor of tokens goes a tensor of the same shape that holds position numbers (row * width + column of the map
+the tokens were cut from; -1 for what has no place, such as a class token). What only moves numbers about (reshape,
+permute, cat, roll, slices) is done to the numbers as well, so windows, transposed tokens, class tokens in front or
+behind and reordered tokens all come out right, whatever the input's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gamlens.capture.layers import TokenGrid
+
+NOWHERE = -1
+MOVES = frozenset(
+    (
+        *("view", "reshape", "permute", "transpose", "flatten", "unflatten", "getitem", "contiguous", "roll"),
+        *("squeeze", "unsqueeze", "expand", "expand_as", "movedim", "swapaxes", "swapdims", "chunk", "split"),
+        *("unbind", "clone", "stack", "cat", "concat", "flip", "repeat", "narrow", "select", "index_select"),
+        *("view_as", "t", "tensor_split", "split_with_sizes", "reshape_as", "adjoint", "take_along_dim", "gather"),
+    )
+)
+REDUCES = frozenset(("max", "amax", "mean", "sum"))
+BY_QUERY = frozenset(("scaled_dot_product_attention", "multi_head_attention_forward", "native_multi_head_attention"))
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """Position numbers of a tensor, of its shape, on a map of `base` (height, width)."""
+
+    ids: Tensor
+    base: tuple[int, int]
+
+    @cached_property
+    def channels_last(self) -> bool | None:
+        """Whether a 4-d tensor is a map with channels last (True) or second (False); None where it is no map."""
+        return _as_map(self)
+
+    @cached_property
+    def grid(self) -> TokenGrid | None:
+        """The grid of tokens (1,...,C); None where they do not cover one, each cell once."""
+        return _as_grid(self)
+
+
+def raster(shape: Sequence[int], *, channels_last: bool) -> Where:
+    """The positions of a map: (B,C,h,w), or (B,h,w,C)."""
+    height, width = shape[1:3] if channels_last else shape[2:4]
+    numbers = torch.arange(height * width, dtype=torch.int32)
+    view = (1, height, width, 1) if channels_last else (1, 1, height, width)
+    return Where(numbers.view(view).expand(*shape), (height, width))
+
+
+def follow(
+    func: Any,
+    name: str,
+    args: Any,
+    kwargs: dict[str, Any],
+    results: list[Tensor],
+    find: Callable[[Tensor], Where | None],
+) -> list[Where | None]:
+    """The positions of what a function returned, from those of what it read."""
+    nothing: list[Where | None] = [None] * len(results)
+    try:
+        if name in MOVES:
+            return _moved(func, args, kwargs, results, find) or nothing
+        if name == "unfold":
+            return [_unfolded(find(args[0]), tuple(results[0].shape)), *nothing[1:]]
+        if name in REDUCES:
+            return [*_reduced(args, kwargs, results, find), *nothing[1:]]
+    except (RuntimeError, TypeError, IndexError, ValueError):
+        return nothing
+    sources = [tensor for tensor in _flat(args) if isinstance(tensor, Tensor)]
+    if name in BY_QUERY:
+        sources = sources[:1]
+    known = [where for source in sources if (where := find(source)) is not None]
+    if name == "matmul" and sources and (first := find(sources[0])) is not None:
+        rows = _rowwise(tuple(results[0].shape), first)
+        return [rows or _pointwise(tuple(results[0].shape), known)]
+    return [_pointwise(tuple(result.shape), known) for result in results]
+
+
+def _as_map(where: Where) -> bool | None:
+    if where.ids.ndim != 4 or where.ids.shape[0] != 1:
+        return None
+    for channels_last in (False, True):
+        ids = where.ids if channels_last else where.ids.permute(0, 2, 3, 1)
+        cells = _cells(ids[0], where.base, (int(ids.shape[1]), int(ids.shape[2])))
+        if cells is not None and torch.equal(cells.flatten(), torch.arange(cells.numel())):
+            return channels_last
+    return None
+
+
+def _as_grid(where: Where) -> TokenGrid | None:
+    shape = where.ids.shape
+    if len(shape) < 3 or shape[0] != 1:
+        return None
+    ids = _thin(where.ids)[0].flatten(0, -2)
+    placed = (ids != NOWHERE).any(dim=1)
+    count = int(placed.sum())
+    height, width = where.base
+    step = round((height * width / count) ** 0.5) if count > 1 else 0
+    if step < 1:
+        return None
+    size = (-(-height // step), -(-width // step))
+    cells = _cells(ids[placed][:, None], where.base, size)
+    if cells is None or not torch.equal(cells.flatten().sort().values, torch.arange(size[0] * size[1])):
+        return None
+    order = placed.nonzero()[:, 0][cells.flatten().argsort()]
+    return TokenGrid(*size, tuple(order.tolist()), len(ids))
+
+
+def _cells(ids: Tensor, base: tuple[int, int], size: tuple[int, int]) -> Tensor | None:
+    """The cell of `size` that every entry's channels (last dimension) lie in; None where they lie in several."""
+    if min(size) < 1 or size[0] * size[1] < 2:
+        return None
+    step = (-(-base[0] // size[0]), -(-base[1] // size[1]))
+    if size != (-(-base[0] // step[0]), -(-base[1] // step[1])):
+        return None
+    ids = _thin(ids)
+    cells = (ids // base[1]) // step[0] * size[1] + (ids % base[1]) // step[1]
+    cells = torch.where(ids == NOWHERE, NOWHERE, cells)
+    top = cells.amax(dim=-1)
+    return (
+        top.long() if bool(((cells == top[..., None]) | (cells == NOWHERE)).all()) and bool((top >= 0).all()) else None
+    )
+
+
+def _thin(ids: Tensor) -> Tensor:
+    """One channel where all are the same by construction."""
+    return ids[..., :1] if ids.stride(-1) == 0 else ids
+
+
+def _moved(
+    func: Any, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Callable[[Tensor], Where | None]
+) -> list[Where | None] | None:
+    base: list[tuple[int, int]] = []
+    empty: list[tuple[int, int]] = []
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if (where := find(value)) is not None:
+                (base if bool((where.ids >= 0).any()) else empty).append(where.base)
+                return where.ids
+            return torch.full(value.shape, NOWHERE, dtype=torch.int32) if value.is_floating_point() else value.cpu()
+        if isinstance(value, list | tuple):
+            return type(value)(map(swap, value))
+        return value
+
+    swapped, options = swap(tuple(args)), {key: swap(value) for key, value in kwargs.items()}
+    found = base or empty
+    if len(set(found)) != 1:
+        return None
+    moved = [part for part in _flat(func(*swapped, **options)) if isinstance(part, Tensor)]
+    fits = len(moved) == len(results) and all(a.shape == b.shape for a, b in zip(moved, results, strict=True))
+    return [Where(ids, found[0]) for ids in moved] if fits else None
+
+
+def _unfolded(where: Where | None, shape: tuple[int, ...]) -> Where | None:
+    """F.unfold: (1,C,h,w) -> (1,C*k*k,L), the L patches row by row."""
+    if where is None or len(shape) != 3 or where.ids.ndim != 4:
+        return None
+    height, width = where.base
+    step = round((height * width / shape[2]) ** 0.5)
+    base = (height // step, width // step) if step else (0, 0)
+    if base[0] * base[1] != shape[2]:
+        return None
+    return Where(torch.arange(shape[2], dtype=torch.int32).view(1, 1, -1).expand(*shape), base)
+
+
+def _reduced(
+    args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Callable[[Tensor], Where | None]
+) -> list[Where | None]:
+    """Numbers merged along a dimension keep one of their places: pooling of neighbours."""
+    where = find(args[0])
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if where is None or dim is None or isinstance(dim, Tensor):
+        return [None]
+    keep = bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False))
+    ids = where.ids.amax(dim=dim, keepdim=keep)
+    return [Where(ids, where.base) if ids.shape == results[0].shape else None]
+
+
+def _pointwise(shape: tuple[int, ...], known: list[Where]) -> Where | None:
+    """A function of each place by itself keeps places; the channels, last, may change in number."""
+    for where in known:
+        if tuple(where.ids.shape) == shape:
+            return where
+    return next((found for where in known if (found := _rowwise(shape, where)) is not None), None)
+
+
+def _rowwise(shape: tuple[int, ...], where: Where) -> Where | None:
+    ids = where.ids
+    if tuple(ids.shape[:-1]) != shape[:-1] or len(shape) < 2 or not bool((_thin(ids) == ids[..., :1]).all()):
+        return None
+    return Where(ids[..., :1].expand(*shape), where.base)
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [item for part in value for item in _flat(part)]
+    return [value]

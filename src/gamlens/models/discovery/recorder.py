@@ -1,0 +1,227 @@
+"""One forward of any network, written down: every tensor a node, every run of a module a call."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gamlens.capture.layers import LayerPoint, TokenGrid, function_name, only_tensor, tensors
+from gamlens.models.discovery import positions
+from gamlens.models.discovery.positions import Where
+
+_PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
+
+
+@dataclass(eq=False)
+class Node:
+    """A tensor of the recorded forward: where it came from and what it is called."""
+
+    shape: tuple[int, ...]
+    order: int
+    inputs: tuple[Node, ...]
+    func: str
+    scope: tuple[str, ...]
+    names: list[str] = field(default_factory=list)
+    real: bool = True
+    channels_last: bool = False
+    where: Where | None = None
+    from_tokens: bool = False
+    alone: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether it depends on the image."""
+        return self.order == 0 or bool(self.inputs)
+
+    @property
+    def grid(self) -> TokenGrid | None:
+        """Where its tokens lie; None for a map, and for what has no places."""
+        return self.where.grid if self.where is not None and self.real else None
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of an activation with more than one position."""
+        if (grid := self.grid) is not None:
+            return grid.height, grid.width
+        if len(self.shape) != 4 or not self.real or self.from_tokens or self.where is not None:
+            return None
+        height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
+        return (height, width) if height * width > 1 else None
+
+    @property
+    def channels(self) -> int:
+        return self.shape[-1 if self.channels_last or self.grid else 1]
+
+    def octave(self, image: tuple[int, int]) -> int | None:
+        """How often the image was halved to come to this size; padding does not change it."""
+        return round(math.log2(max(image[0] / self.size[0], 1))) if self.size else None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of one module: what it read and what it returned, as nodes."""
+
+    name: str
+    kind: type[nn.Module]
+    read: Node | None
+    gave: Node | None
+
+
+class Recorder(TorchFunctionMode):
+    """Writes down one forward: `run` it, then ask. With `start`, a graph is recorded from that node on."""
+
+    def __init__(self, model: nn.Module, *, start: int | None = None) -> None:
+        super().__init__()
+        self.model, self.thread, self.start = model, threading.get_ident(), start
+        self.nodes: dict[int, Node] = {}
+        self.kept: list[Tensor] = []
+        self.all: list[Node] = []
+        self.calls: list[Call] = []
+        self.stack: list[tuple[str, Node | None]] = []
+        self.events: list[LayerPoint] = []
+        self.constants: dict[int, Tensor] = {}
+
+    def run(self, batch: Tensor, finish: Callable[[Any], Any] = lambda output: output) -> Any:
+        """What the model makes of `batch`; `finish`, which picks the scores out of it, is written down as well."""
+        self._node(batch, (), "")
+        with ExitStack() as stack:
+            for name, module in self.model.named_modules():
+                if name and not isinstance(module, torch.jit.ScriptModule):
+                    stack.callback(module.register_forward_pre_hook(self._enter(name), with_kwargs=True).remove)
+                    stack.callback(module.register_forward_hook(self._leave(name)).remove)
+            stack.enter_context(self)
+            return finish(self.model(batch))
+
+    def node(self, tensor: Tensor) -> Node | None:
+        return self.nodes.get(id(tensor))
+
+    def _node(self, tensor: Tensor, inputs: tuple[Node, ...], func: str) -> Node:
+        scope = tuple(name for name, _ in self.stack)
+        node = Node(tuple(tensor.shape), len(self.all), inputs, func, scope, real=tensor.is_floating_point())
+        if len(node.shape) == 4 and inputs:
+            node.channels_last = inputs[0].channels_last and len(inputs[0].shape) == 4
+        self.nodes[id(tensor)] = node
+        self.kept.append(tensor)
+        self.all.append(node)
+        return node
+
+    def _known(self, value: Any) -> tuple[Node, ...]:
+        found = (self.nodes.get(id(tensor)) for tensor in tensors(value))
+        return tuple(dict.fromkeys(node for node in found if node is not None and node.live))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = self._known((args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if not inputs and threading.get_ident() == self.thread:
+            for tensor in tensors(result):
+                self.constants[id(tensor)] = tensor
+        if inputs and threading.get_ident() == self.thread:
+            if isinstance(result, Tensor) and len(self.all) == self.start:
+                torch.set_grad_enabled(True)
+                result = result.detach().requires_grad_(True).clone()
+            name, results = function_name(func), list(tensors(result))
+            places: list[Where | None] = [None] * len(results)
+            if self.start is None and _loose(name, inputs, results):
+                places = positions.follow(func, name, args, kwargs or {}, results, self._where)
+            for tensor, where in zip(results, places, strict=True):
+                node = self._node(tensor, inputs, name)
+                if node.func == "permute" and (dims := _dims(args, kwargs or {})) in _PERMUTES:
+                    node.channels_last = _PERMUTES[dims]
+                _place(node, where)
+                node.alone = tensor is result
+        return result
+
+    def _where(self, tensor: Tensor) -> Where | None:
+        """Positions of a tensor that depends on the image: its own, or those of a map."""
+        node = self.nodes.get(id(tensor))
+        if node is None or not node.live:
+            return None
+        if node.where is None and len(node.shape) == 4 and node.size is not None:
+            return positions.raster(node.shape, channels_last=node.channels_last)
+        return node.where
+
+    def _enter(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() == self.thread:
+                known = self._known((args, kwargs))
+                self.stack.append((name, known[0] if known else None))
+                self.events.append(LayerPoint(name, reads_input=True))
+
+        return hook
+
+    def _leave(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() != self.thread:
+                return
+            self.events.append(LayerPoint(name))
+            read = self.stack[-1][1]
+            gave = None
+            for tensor in tensors(output):
+                node = self.nodes.get(id(tensor))
+                if (node is None and id(tensor) not in self.constants) or (node is not None and not node.live):
+                    node = self._node(tensor, self._known(args), type(module).__name__.lower())
+                if node is not None and tensor is only_tensor(output):
+                    gave = node
+                    node.names.append(name)
+            self.stack.pop()
+            self.calls.append(Call(name, type(module), read, gave))
+
+        return hook
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Nodes between the image and the target: `gates` are on every path, `others` on some."""
+
+    gates: list[Node]
+    others: list[Node]
+
+
+def paths(recorder: Recorder, target: Node) -> Paths:
+    """Count the paths from the image to `target` through every node; through a gate run all of them."""
+    down = {recorder.all[0]: 1}
+    for node in recorder.all[1:]:
+        if (count := sum(down.get(source, 0) for source in node.inputs)) > 0:
+            down[node] = count
+    up = {target: 1}
+    for node in sorted(down, key=lambda node: -node.order):
+        if node in up:
+            for source in node.inputs:
+                up[source] = up.get(source, 0) + up[node]
+    total = down.get(target, 0)
+    through = [node for node in down if node in up]
+    found = [node for node in through if down[node] * up[node] == total]
+    return Paths(found, [node for node in through if node not in set(found)])
+
+
+def _loose(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
+    """Whether positions must be followed by number: wherever tensors are not plain maps."""
+    maps = all(len(node.shape) == 4 and node.where is None and not node.from_tokens for node in inputs)
+    return not maps or any(result.ndim != 4 for result in results) or name in ("view", "reshape")
+
+
+def _place(node: Node, where: Where | None) -> None:
+    """Note where a tensor's numbers lie: a map is known by its shape, tokens by their grid."""
+    tokens = any(source.from_tokens or (source.where is not None and len(source.shape) < 5) for source in node.inputs)
+    fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
+    node.from_tokens = tokens and not (fresh and len(node.shape) == 4)
+    if where is None or not node.real:
+        return
+    if where.channels_last is not None:
+        node.channels_last, node.from_tokens = where.channels_last, False
+    else:
+        node.where = where
+
+
+def _dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    dims = kwargs.get("dims", args[1:])
+    dims = dims[0] if len(dims) == 1 and isinstance(dims[0], list | tuple) else dims
+    return tuple(int(dim) % 4 for dim in dims)

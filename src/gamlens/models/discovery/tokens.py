@@ -1,0 +1,136 @@
+"""Token networks: which tokens the score still reads, one point a transformer block, how the embedding is pooled."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gamlens.capture.layers import LayerPoint
+from gamlens.models.discovery.recorder import Node, Paths, Recorder
+
+Name = Callable[[Node], LayerPoint | None]
+NORMS = ("layer_norm", "rms_norm", "batch_norm", "group_norm")
+CLASS, OTHER = "norm", "stream"  # what is read with a class token alone, and with other pooling: docs/transformers.md
+TRIES = (8, 40, 10**6)
+ATTENDS = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "softmax", "einsum", "bmm")
+POOLS = {
+    **dict.fromkeys(("getitem", "select", "unbind", "split", "narrow"), "class token"),
+    **dict.fromkeys(("mean", "sum", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d"), "mean"),
+    **dict.fromkeys(("max", "amax", "adaptive_max_pool1d", "adaptive_max_pool2d"), "max"),
+    **dict.fromkeys(ATTENDS, "attention"),
+    "linear": "none, positions are flattened",
+}
+
+
+def reached(rerun: Callable[[int], Recorder], recorder: Recorder, spatial: list[Node], target: Node) -> list[Node]:
+    """`spatial` without the last gates at which only class tokens matter: no gradient reaches their other tokens.
+
+    A second forward, with a graph from one of the last gates on, tells; `target` is what is differentiated.
+    """
+    for count in TRIES:
+        late = spatial[-count:]
+        start = next((node for node in late if node.alone), None)
+        if start is None:
+            continue
+        late = late[late.index(start) :]
+        with suppress(RuntimeError):
+            again = rerun(start.order)
+            if [node.shape for node in again.all] != [node.shape for node in recorder.all]:
+                return spatial
+            with torch.enable_grad():
+                value = again.kept[target.order]
+                generator = torch.Generator().manual_seed(0)
+                weights = torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
+                found = torch.autograd.grad(
+                    (value * weights).sum(), [again.kept[node.order] for node in late], allow_unused=True
+                )
+            alive = [node for node, grad in zip(late, found, strict=True) if grad is not None and _matters(node, grad)]
+            if alive:
+                return spatial[: spatial.index(alive[-1]) + 1]
+        if count >= len(spatial):
+            break
+    return spatial
+
+
+def _matters(node: Node, gradient: Tensor) -> bool:
+    return bool((node.grid.image(gradient) if node.grid is not None else gradient).any())
+
+
+def per_block(recorder: Recorder, group: list[Node], name: Name, read: str) -> list[tuple[Node, LayerPoint]]:
+    """One point for each transformer block of one resolution, `read` as READS says.
+
+    A block is a module that is repeated and whose output is a gate. Where it has no such point, its output is read.
+    """
+    patterns: Counter[str] = Counter()
+    own: dict[Node, set[str]] = {}
+    for node in group:
+        own[node] = {re.sub(r"\d+", "#", text) for text in node.names if any(letter.isdigit() for letter in text)}
+        patterns.update(own[node])
+    best = max(patterns, key=lambda pattern: (patterns[pattern], -pattern.count(".")), default="")
+    if not best:
+        return [(node, point) for node in group if (point := name(node)) is not None][-1:]
+    found: list[tuple[Node, LayerPoint]] = []
+    for node in (node for node in group if best in own[node]):
+        chosen = READS[read](recorder, group, node)
+        point = name(chosen) if chosen is not None and chosen.grid is not None else None
+        if chosen is None or chosen is node or point is None:
+            chosen, point = node, _as_block(node, name(node), best)
+        if point is not None:
+            found.append((chosen, point))
+    return found
+
+
+def _as_block(node: Node, point: LayerPoint | None, pattern: str) -> LayerPoint | None:
+    """A block's output under the block's own name, not that of the list that it ends."""
+    own = [text for text in node.names if re.sub(r"\d+", "#", text) == pattern]
+    return replace(point, module=own[0]) if point is not None and own and not point.chain else point
+
+
+def _norm(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
+    """The norm, a module, that reads a block's output."""
+    readers = (other for other in recorder.all[node.order + 1 :] if node in other.inputs and other.shape == node.shape)
+    return next((other for other in readers if other.names and other.func in NORMS), None)
+
+
+def _mlp(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
+    """What a block's MLP adds to the stream, as the block's output."""
+    return next((source for source in node.inputs if source not in group), None) if node.func == "add" else None
+
+
+def _attention(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
+    """What a block's attention adds to the stream, one gate before the block's output."""
+    place = group.index(node)
+    return _mlp(recorder, group, group[place - 1]) if place else None
+
+
+READS: dict[str, Callable[[Recorder, list[Node], Node], Node | None]] = {
+    "norm": _norm,
+    "stream": lambda recorder, group, node: node,
+    "attention": _attention,
+    "mlp": _mlp,
+}
+
+
+def pooling(found: Paths, last: Node) -> str:
+    """How one vector comes from the last gate with positions: what reads it without keeping positions."""
+    placed, words = {last}, []
+    for node in sorted({*found.gates, *found.others}, key=lambda node: node.order):
+        if any(source in placed for source in node.inputs):
+            if node.size is not None or _has_places(node):
+                placed.add(node)
+            else:
+                words.append(POOLS.get(node.func, f"by {node.func}"))
+    return " and ".join(dict.fromkeys(words)) or "none"
+
+
+def _has_places(node: Node) -> bool:
+    if node.where is None:
+        return False
+    ids = node.where.ids[node.where.ids >= 0]
+    return ids.numel() > 0 and int(ids.min()) != int(ids.max())

@@ -1,0 +1,40 @@
+"""CheXNet: DenseNet-121 with 14 findings on chest X-rays. Rajpurkar et al. 2017."""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor
+
+from gamlens.models import checkpoint
+from gamlens.models.network import Network
+from gamlens.models.zoo.labels import CHEST, CHEST_ALIASES
+
+
+def chexnet(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+    """DenseNet-121 whose 14 outputs are the logits before the sigmoid; they are what is explained."""
+    from torchvision.models import densenet121
+
+    module = densenet121(num_classes=len(CHEST))
+    if tensors is not None:
+        checkpoint.fill(module, to_torchvision(checkpoint.bare(tensors)), name="chexnet")
+    elif not random:
+        raise checkpoint.needs_file("chexnet", "the public CheXNet checkpoint (model.pth.tar)")
+    return Network(
+        module.eval(),
+        "chexnet",
+        "random" if random else "file",
+        labels=CHEST,
+        aliases=CHEST_ALIASES,
+        multi_label=True,
+    )
+
+
+def to_torchvision(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The public checkpoint's names as torchvision has them today: norm.1 is norm1, classifier.0 is classifier."""
+    renamed = {}
+    for key, value in tensors.items():
+        key = key.removeprefix("densenet121.")
+        key = re.sub(r"\b(norm|conv)\.([12])\.", r"\1\2.", key)
+        renamed[re.sub(r"^classifier\.0\.", "classifier.", key)] = value
+    return renamed

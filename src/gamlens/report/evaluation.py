@@ -1,0 +1,130 @@
+"""Runs as one page: numbers, curves, item by item, by object size, best and worst cases, errors, protocol."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gamlens._version import __version__
+from gamlens.errors import GamlensError, near
+from gamlens.evaluation import tables
+from gamlens.evaluation.results import Run
+from gamlens.inputs.transform import Transform
+from gamlens.lens import Lens
+from gamlens.render import Block, Heading, Page, Section, Table, Text
+from gamlens.report import evaluation_sections as parts
+from gamlens.report.cases import areas, cases, source
+from gamlens.report.values import columns, measure, reference, rivals
+
+CONFIDENCES = ("logit", "probability")
+Part = tuple[str, list[Block]]
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """Where the images lie now, the model that draws maps again, the confidence of ADP and PIC, how many cases."""
+
+    root: Path | None = None
+    split: str | None = None
+    lens: Lens | None = None
+    confidence: str = "logit"
+    count: int = 4
+
+    def __post_init__(self) -> None:
+        if self.confidence not in CONFIDENCES:
+            raise GamlensError(f"There is no confidence {self.confidence!r}: {near(self.confidence, CONFIDENCES)}")
+
+
+def page(
+    runs: Sequence[tuple[str, Run]], options: Options | None = None, *, step: Callable[[str], None] = lambda text: None
+) -> Page:
+    """One page for the runs, each with a name: sections by topic for one run, a section a run for several."""
+    options = options or Options()
+    if not runs:
+        raise GamlensError("There is no run to report: name folders that gamlens evaluate made.")
+    _check_model(runs, options)
+    sections: list[Section] = []
+    if len(runs) > 1:
+        sections.append(_together(runs, options))
+    for name, run in runs:
+        step(name)
+        found = _parts(run, options)
+        if len(runs) == 1:
+            sections += [Section(title, tuple(blocks)) for title, blocks in found]
+        else:
+            blocks = [block for title, own in found for block in (Heading(title), *own)]
+            sections.append(Section(name, tuple(blocks), _said(run)))
+    lead = _said(runs[0][1]) if len(runs) == 1 else f"{len(runs)} runs: {', '.join(name for name, _ in runs)}."
+    title = f"Report: {runs[0][0]}" if len(runs) == 1 else "Report"
+    return Page(title, lead, tuple(sections), f"Made by gamlens {__version__} (`gamlens report`).")
+
+
+def _parts(run: Run, options: Options) -> list[Part]:
+    closing: list[Part] = [("Errors", parts.errors(run)), ("How it was measured", parts.protocol(run))]
+    if run.about["weights"] == "random":
+        words = f"This run of {run.about['model']} was made with random weights: it is no result, and none is shown."
+        return [("Numbers", [Text(words)]), *closing]
+    found = columns(run, confidence=options.confidence)
+    base = reference(found)
+    if base is None:
+        words = "**No item could be measured**, so there is nothing to compare: every one of them failed."
+        return [("Numbers", [Text(words)]), *closing]
+    what = measure(run)
+    others = rivals(found, base, what.better)
+    sign = 1 if what.better == "up" else -1
+    strongest = max((o for o in others if o.method != base.method), key=lambda o: sign * o.mean(), default=None)
+    data = source(run, root=options.root, split=options.split)
+    by_size: list[Block] = (
+        [Text(data.missing)] if data.missing else parts.sizes(base, others, what, areas(data, base.keys))
+    )
+    pictures = cases(run, data, base, strongest, what, lens=_own(run, options.lens), count=options.count)
+    curve = parts.thresholds(found)
+    return [
+        ("Numbers", parts.numbers(run, confidence=options.confidence)),
+        *([("IoU against threshold", curve)] if curve else []),
+        ("Item by item", parts.scatter(base, others, what)),
+        ("Gains by object size", by_size),
+        ("Best and worst cases", pictures),
+        *closing,
+    ]
+
+
+def _together(runs: Sequence[tuple[str, Run]], options: Options) -> Section:
+    """All runs in the paper's layout."""
+    real = [run for _, run in runs if run.about["weights"] != "random"]
+    found = [cell for run in real for cell in tables.cells(run, confidence=options.confidence)]
+    if not found:
+        return Section("All runs", (Text("None of the runs has a result: see their errors below."),))
+    header, lines = tables.rows_of(found)
+    return Section("All runs", (Table(header, tuple(lines)),), "The paper's layout; 95 % intervals in brackets.")
+
+
+def _said(run: Run) -> str:
+    about = run.about
+    choices = about["protocol"]
+    small = "" if choices["subset"] == "all" else f", the {choices['subset']} % with the smallest objects"
+    failed = f" **{len(run.errors)} could not be measured.**" if run.errors else ""
+    return (
+        f"{str(choices['kind']).capitalize()} by {choices['task']}: `{about['model']}` ({about['weights']}) on "
+        f"{about['items']} items of {about['data']}{small}.{failed}"
+    )
+
+
+def _own(run: Run, lens: Lens | None) -> Lens | None:
+    """The lens where it is the run's model, looking at images as the run did."""
+    if lens is None or lens.name != run.about["model"]:
+        return None
+    same = copy.copy(lens)
+    if isinstance(same.transform, Transform):
+        same.transform = same.transform.using(run.about["protocol"].get("input", "squash"))
+    return same
+
+
+def _check_model(runs: Sequence[tuple[str, Run]], options: Options) -> None:
+    if options.lens is not None and all(run.about["model"] != options.lens.name for _, run in runs):
+        measured = ", ".join(sorted({str(run.about["model"]) for _, run in runs}))
+        raise GamlensError(
+            f"The runs were measured with {measured}, and --model gives {options.lens.name}: give the same, or none."
+        )

@@ -1,0 +1,169 @@
+"""The parts of a report that are numbers: tables and charts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+
+from gamlens import metrics
+from gamlens.evaluation import tables
+from gamlens.evaluation.results import Run
+from gamlens.methods import METHODS
+from gamlens.render import Block, Chart, Charts, Series, Table, Text
+from gamlens.render.panels import Cell
+from gamlens.report.values import Column, Key, Measure, aligned, difference
+
+POINTS, BINS, ERRORS = 800, 5, 200
+SMALL = 20
+
+
+def numbers(run: Run, *, confidence: str) -> list[Block]:
+    """One line a method and n, every metric with its interval, controls among them."""
+    found = tables.cells(run, confidence=confidence)
+    names = list(dict.fromkeys(cell.metric for cell in found))
+    published = any(cell.paper is not None for cell in found)
+    header = ["method", "n", *(f"{name} {'↓' if tables.BETTER[name] == 'down' else '↑'}" for name in names)]
+    cut = any(cell.threshold is not None for cell in found)
+    papers = [cell.metric for cell in found if cell.paper is not None]
+    header += [
+        *(["IoU's threshold"] if cut else []),
+        "items",
+        *([f"the paper's {' / '.join(dict.fromkeys(papers))}"] if published else []),
+    ]
+    lines: list[tuple[Cell, ...]] = []
+    for method, n in dict.fromkeys((cell.method, cell.n) for cell in found):
+        mine = {cell.metric: cell for cell in found if (cell.method, cell.n) == (method, n)}
+        cells = [
+            f"{mine[name].value.mean:.2f} [{mine[name].value.low:.1f}, {mine[name].value.high:.1f}]" for name in names
+        ]
+        first = mine[names[0]]
+        at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
+        known = [cell for cell in mine.values() if cell.paper is not None]
+        paper = " / ".join(f"{cell.paper:g}" for cell in known) + (f" ({known[0].paper_model})" if known else "")
+        title = METHODS[method].title if n else f"{method} (control)"
+        lines.append((title, str(n) if n else "", *cells, *at, first.value.n, *([paper] if published else [])))
+    left_out = max((cell.left_out for cell in found), default=0)
+    why = "chose the thresholds and are left out of IoU" if "IoU" in names else "had no positive score to drop from"
+    note = f" {left_out} items {why}." if left_out else ""
+    return [
+        Table(tuple(header), tuple(lines)),
+        Text(f"In %, with 95 % bootstrap intervals over items. Touch a head to sort.{note}"),
+    ]
+
+
+def thresholds(found: Sequence[Column]) -> list[Block]:
+    """Mean IoU against the threshold: a colour a method, dashed where n = 1; controls grey."""
+    tones = {name: number for number, name in enumerate(dict.fromkeys(c.method for c in found if c.n), start=1)}
+    lines = []
+    for column in found:
+        if column.grid is None:
+            return []
+        grid = column.grid[column.used]
+        means = grid[~grid.isnan().any(dim=1)].mean(dim=0).tolist()
+        plain = column.method in ("blank", "ones")
+        kind: Literal["line", "dashed", "dotted"] = "dotted" if plain else "dashed" if column.n < 2 else "line"
+        ring = metrics.THRESHOLDS.index(column.threshold) if column.threshold in metrics.THRESHOLDS else None
+        points = tuple(zip(metrics.THRESHOLDS, means, strict=True))
+        lines.append(Series(column.name, points, kind, tones.get(column.method, 0), ring=ring if column.n else None))
+    caption = "A ring marks the threshold that the table uses: the best on the held-out items."
+    return [Chart("", "threshold", "mean IoU, %", tuple(lines), caption, x_range=(0.0, 1.0))]
+
+
+def scatter(base: Column, others: Sequence[Column], what: Measure) -> list[Block]:
+    """The reference against each other one, item by item, and a table of the paired differences."""
+    charts, lines = [], []
+    for number, other in enumerate(others, start=2):
+        _, mine, theirs = aligned(base, other)
+        chosen = sorted(random.Random(0).sample(range(len(mine)), min(POINTS, len(mine))))
+        points = tuple((float(theirs[place]), float(mine[place])) for place in chosen)
+        gap = difference(base, other, what.better)
+        drawn = f"{len(points)} of {len(mine)} items drawn, the same for every chart" if len(points) < len(mine) else ""
+        ends = _ends([*mine.tolist(), *theirs.tolist()])
+        series = (Series(base.name, points, "dots", number),)
+        charts.append(Chart(f"{base.name} against {other.name}", other.name, base.name, series, drawn,
+                            x_range=ends, y_range=ends, diagonal=True))  # fmt: skip
+        shown = f"{gap.mean:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
+        lines.append((other.name, shown, gap.wins, gap.losses, gap.ties, f"{gap.p:.2g}"))
+    if not charts:
+        return [Text("There is no other method or n to compare with.")]
+    side = "above" if what.better == "up" else "below"
+    header = ("against", f"{base.name}: gain", "better", "worse", "equal", "p (sign test)")
+    note = f"{what.title}, an item each; points {side} the line are items where {base.name} is the better."
+    return [Text(note), Charts(tuple(charts)), Table(header, tuple(lines))]
+
+
+def sizes(base: Column, others: Sequence[Column], what: Measure, areas: Mapping[Key, float]) -> list[Block]:
+    """The reference's gain over each other one in fifths of the items by object size."""
+    known = sorted((areas[key], key) for key in base.keys if key in areas)
+    if len(known) < SMALL:
+        return [Text(f"{len(known)} items have an object of known size: {SMALL} are needed to show gains by size.")]
+    edges = [round(place * len(known) / BINS) for place in range(BINS + 1)]
+    parts = [known[start:end] for start, end in pairwise(edges)]
+    names = tuple(f"{100 * part[0][0]:.0f}-{100 * part[-1][0]:.0f} %" for part in parts)
+    series, cells = [], []
+    for number, other in enumerate(others, start=2):
+        keys, mine, theirs = aligned(base, other)
+        gain = dict(zip(keys, ((mine - theirs) * (1 if what.better == "up" else -1)).tolist(), strict=True))
+        found = [_interval([gain[key] for _, key in part if key in gain]) for part in parts]
+        shift = 0.12 * (number - 2 - (len(others) - 1) / 2)
+        points = tuple((place + shift, one.mean) for place, one in enumerate(found))
+        spread = tuple((one.low, one.high) for one in found)
+        series.append(Series(f"over {other.name}", points, "marks", number, spread))
+        cells.append([f"{one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}]" for one in found])
+    lines: list[tuple[Cell, ...]] = [
+        (name, len(part), *(row[place] for row in cells))
+        for place, (name, part) in enumerate(zip(names, parts, strict=True))
+    ]
+    header = ("object, share of the image", "items", *(f"gain {one.name}" for one in series))
+    chart = Chart(
+        "", "object's share of the image", f"gain of {base.name}, points", tuple(series), names=names, zero=True
+    )
+    return [chart, Table(header, tuple(lines))]
+
+
+def errors(run: Run) -> list[Block]:
+    """The items that could not be measured, and why."""
+    found = run.errors
+    if not found:
+        return [Text("None: every item was read and measured.")]
+    lines = tuple((str(row["item"]), str(row["error"])) for row in found[:ERRORS])
+    more = f" The first {ERRORS} of {len(found)} are shown." if len(found) > ERRORS else ""
+    return [
+        Text(f"**{len(found)}** items could not be measured; they count nowhere.{more}"),
+        Table(("item", "why"), lines),
+    ]
+
+
+def protocol(run: Run) -> list[Block]:
+    """Everything that was chosen: model, data, protocol, versions, and the command."""
+    about = dict(run.about)
+    command = str(about.pop("command", "") or "")
+    choices = about.pop("protocol", {})
+    versions = about.pop("versions", {})
+    lines = [(name, _plain(value)) for name, value in about.items()]
+    lines += [(f"protocol: {name}", _plain(value)) for name, value in choices.items()]
+    lines += [(f"version of {name}", _plain(value)) for name, value in versions.items()]
+    said = f"`{command}`" if command else "The command was not recorded with this run."
+    return [Text(said), Table(("what", "value"), tuple(lines))]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "" if value is None else str(value)
+
+
+def _interval(values: Sequence[float]) -> metrics.Interval:
+    return metrics.bootstrap(torch.tensor(values, dtype=torch.float64))
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """One range for both axes: 0 to 100, or as far as 98 % of the values go where some lie beyond."""
+    high = max(values, default=100.0)
+    if high <= 100:
+        return 0.0, 100.0
+    return 0.0, max(100.0, sorted(values)[int(0.98 * (len(values) - 1))])

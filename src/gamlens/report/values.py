@@ -1,0 +1,115 @@
+"""A run's rows as values by method and n, paired item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gamlens import metrics
+from gamlens.evaluation.results import Columns, Run
+from gamlens.methods import METHODS
+from gamlens.metrics import Better, Difference
+
+Key = tuple[str, str]
+USUAL = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One method at one n: a value in % for every item and side, NaN where there is none.
+
+    `grid` (N,T) holds IoU in % at every threshold, where the run measured places; `held` the hold-out.
+    """
+
+    method: str
+    n: int
+    keys: tuple[Key, ...]
+    values: Tensor
+    held: Tensor
+    threshold: float | None = None
+    grid: Tensor | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{METHODS[self.method].title}, n={self.n}" if self.n else f"{self.method} (control)"
+
+    @property
+    def used(self) -> Tensor:
+        """Which items count: all but the hold-out, or all where nothing else is left."""
+        return ~self.held if bool((~self.held).any()) else torch.ones_like(self.held)
+
+    def mean(self) -> float:
+        values = self.values[self.used]
+        return float(values[~values.isnan()].mean())
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the values of a run are."""
+
+    title: str
+    better: Better
+
+
+def measure(run: Run) -> Measure:
+    if run.about["protocol"]["kind"] == "objective":
+        return Measure("Drop of the score, %", "down")
+    return Measure("IoU, %", "up")
+
+
+def columns(run: Run, *, confidence: str = "logit") -> list[Column]:
+    """Every method and n of the run, controls last."""
+    made = [_column(method, n, rows, confidence) for (method, n), rows in run.groups.items()]
+    return sorted(made, key=lambda column: column.n == 0)
+
+
+def reference(found: Sequence[Column]) -> Column | None:
+    """What the others are compared with: GAM at n = 2, or at its largest n; without GAM the first method."""
+    own = [column for column in found if column.n > 0]
+    gam = [column for column in own if column.method == "gam"]
+    usual = [column for column in gam if column.n == USUAL]
+    return next(iter(usual or sorted(gam, key=lambda column: -column.n) or own), None)
+
+
+def rivals(found: Sequence[Column], base: Column, better: Better) -> list[Column]:
+    """Every other method at its best n, then the reference's own method at its other n."""
+    best: dict[str, Column] = {}
+    sign = 1 if better == "up" else -1
+    for column in found:
+        if column.n > 0 and column.method != base.method:
+            known = best.get(column.method)
+            if known is None or sign * column.mean() > sign * known.mean():
+                best[column.method] = column
+    own = [column for column in found if column.method == base.method and column.n not in (0, base.n)]
+    return [*best.values(), *own]
+
+
+def aligned(base: Column, other: Column) -> tuple[tuple[Key, ...], Tensor, Tensor]:
+    """The items that both have and that count, with both values."""
+    good = (base.used & ~base.values.isnan()).tolist()
+    theirs_good = (~other.values.isnan()).tolist()
+    place = {key: number for number, key in enumerate(other.keys) if theirs_good[number]}
+    mine = [number for number, key in enumerate(base.keys) if good[number] and key in place]
+    theirs = [place[base.keys[number]] for number in mine]
+    return tuple(base.keys[number] for number in mine), base.values[mine], other.values[theirs]
+
+
+def difference(base: Column, other: Column, better: Better) -> Difference:
+    """The paired difference, turned so that plus is better."""
+    _, a, b = aligned(base, other)
+    return metrics.paired(a, b) if better == "up" else metrics.paired(-a, -b)
+
+
+def _column(method: str, n: int, rows: Columns, confidence: str) -> Column:
+    keys = tuple((str(item), str(side)) for item, side in zip(rows["item"], rows["side"], strict=True))
+    held = torch.from_numpy(rows["held_out"])
+    if "iou" in rows:
+        grid = 100 * torch.from_numpy(rows["iou"]).double()
+        best = metrics.best_threshold(grid[held] if bool(held.any()) else grid)
+        return Column(method, n, keys, grid[:, best], held, float(metrics.THRESHOLDS[best]), grid)
+    name = "similarity" if "before_similarity" in rows else confidence
+    before, after = (torch.from_numpy(rows[f"{when}_{name}"]) for when in ("before", "after"))
+    return Column(method, n, keys, 100 * metrics.drop(before, after), torch.zeros_like(held))

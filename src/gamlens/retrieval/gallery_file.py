@@ -1,0 +1,119 @@
+"""A Gallery as one .npz file: arrays and a JSON text, nothing that is run when it is read."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+from gamlens.explanation.files import Staged
+from gamlens.inputs.images import Picture
+from gamlens.inputs.transform import Frame
+from gamlens.retrieval.gallery import Gallery
+
+FORMAT = 1
+TENSORS = ("activations", "embeddings", "scales")
+
+
+def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
+    """Write it whole, or leave what was there."""
+    arrays: dict[str, Any] = {}
+    kinds = {name: _put(arrays, name, getattr(gallery, name)) for name in TENSORS}
+    images = []
+    for number, (picture, frame) in enumerate(zip(gallery.pictures, gallery.frames, strict=True)):
+        place = {"original": frame.original, "size": frame.size, "window": frame.window}
+        images.append({"name": picture.name, **_keep(arrays, number, picture), **place})
+    record = {
+        "format": FORMAT,
+        "law": gallery.law,
+        "size": gallery.size,
+        "kinds": kinds,
+        "about": dict(gallery.about),
+        "images": images,
+    }
+    arrays["record"] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
+    with Staged() as staged:
+        staged.write(Path(path), lambda out: np.savez(out, **arrays))
+    return str(path)
+
+
+def load(path: str | os.PathLike[str]) -> Gallery:
+    """Read a saved gallery; anything wrong with the file is a GamlensError."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+        record = json.loads(found["record"].tobytes())
+        form = record["format"]
+    except FileNotFoundError as error:
+        raise GamlensError(f"There is no gallery {str(path)!r}: Gallery.save writes one.") from error
+    except Exception as error:
+        raise GamlensError(f"Cannot read {str(path)!r} as a gallery: {type(error).__name__}: {error}") from error
+    if form != FORMAT:
+        raise GamlensError(f"{str(path)!r} is written in format {form}; this version reads {FORMAT}.")
+    try:
+        return _restore(record, found)
+    except Exception as error:
+        raise GamlensError(f"Cannot read {str(path)!r} as a gallery: {type(error).__name__}: {error}") from error
+
+
+def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
+    tensors = {name: _take(found[name], record["kinds"][name]) for name in TENSORS}
+    images = record["images"]
+    if any(len(tensor) != len(images) for tensor in tensors.values()):
+        raise ValueError(f"{len(images)} images and {[len(tensor) for tensor in tensors.values()]} rows")
+    return Gallery(
+        activations=tensors["activations"],
+        embeddings=tensors["embeddings"],
+        law=record["law"],
+        scales=tensors["scales"],
+        size=_two(record["size"]),
+        pictures=tuple(_picture(item, found) for item in images),
+        frames=tuple(Frame(_two(item["original"]), _two(item["size"]), tuple(item["window"])) for item in images),
+        about=record["about"],
+    )
+
+
+def _keep(arrays: dict[str, Any], number: int, picture: Picture) -> dict[str, Any]:
+    """A file is named; a preprocessed tensor is kept as it is, pixels as PNG."""
+    if picture.path is not None:
+        return {"path": os.path.abspath(picture.path)}
+    name = f"image-{number}"
+    if picture.tensor is not None:
+        return {"tensor": name, "kind": _put(arrays, name, picture.tensor), "scale": picture.scale}
+    with io.BytesIO() as out:
+        picture.open().save(out, format="PNG")
+        arrays[name] = np.frombuffer(out.getvalue(), dtype=np.uint8)
+    return {"png": name}
+
+
+def _picture(item: dict[str, Any], found: dict[str, Any]) -> Picture:
+    if "path" in item:
+        return Picture(item["name"], path=item["path"])
+    if "tensor" in item:
+        scale = (tuple(item["scale"][0]), tuple(item["scale"][1])) if item["scale"] else None
+        return Picture(item["name"], tensor=_take(found[item["tensor"]], item["kind"]), scale=scale)
+    return Picture(item["name"], pixels=Image.open(io.BytesIO(found[item["png"]].tobytes())))
+
+
+def _put(arrays: dict[str, Any], name: str, tensor: Tensor) -> str:
+    """The array, and what it was: numpy has no bfloat16, so that goes as its bits."""
+    plain = tensor.detach().cpu().contiguous()
+    arrays[name] = (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
+    return str(plain.dtype)
+
+
+def _take(array: Any, kind: str) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if kind == "torch.bfloat16" else tensor
+
+
+def _two(values: list[int]) -> tuple[int, int]:
+    return values[0], values[1]

@@ -1,0 +1,103 @@
+"""What data randomisation leaves on disk: tables and a sheet of digits with the maps of the three networks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gamlens import render
+from gamlens.errors import GamlensError
+from gamlens.evaluation.typeset import comma_separated, markdown
+from gamlens.metrics import SIMILARITIES
+from gamlens.sanity.data_randomisation import MEAN, STD, Trial, passes, summary
+from gamlens.sanity.maps import title
+from gamlens.sanity.parameter_files import Cells
+
+NETWORKS = ("true", "true, another seed", "random")
+SHORT = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}
+PIXELS = 168
+
+
+def accuracy_table(trials: Sequence[Trial]) -> Cells:
+    """Training accuracy of each network, with its epochs, and what it gets right among the unseen digits."""
+    header = ("seed", *(f"{name} labels" for name in NETWORKS))
+    lines = [
+        (str(trial.seed), *(f"{100 * trial.accuracy[name]:.1f} % in {trial.epochs[name]} epochs; "
+                            f"unseen {100 * trial.unseen[name]:.1f} %" for name in NETWORKS))
+        for trial in trials
+    ]  # fmt: skip
+    return header, lines
+
+
+def similarity_table(trials: Sequence[Trial]) -> Cells:
+    """One line a method and seed: similarity to the random-label network's maps / to the second true-label one's."""
+    lines = []
+    for method in trials[0].maps["true"]:
+        for trial in trials:
+            mine = [line for line in trial.lines if line.method == method]
+            cells = (
+                f"{line.random.mean:.3f} / {line.true.mean:.3f} ({line.difference.low:+.3f} to "
+                f"{line.difference.high:+.3f}; other digits {line.others:.3f})"
+                for line in mine
+            )
+            lines.append((title(method), str(trial.seed), *cells, _verdict(mine)))
+    return ("method", "seed", *(entry.title for entry in SIMILARITIES.values()), "verdict"), lines
+
+
+def brief_table(trials: Sequence[Trial]) -> Cells:
+    """One line a method for the terminal: means over seeds, to the random / to the true network."""
+    lines = []
+    for method in trials[0].maps["true"]:
+        cells = []
+        for measure in SIMILARITIES:
+            mine = [
+                line for trial in trials for line in trial.lines if (line.method, line.measure) == (method, measure)
+            ]
+            random, true = (sum(getattr(line, side).mean for line in mine) / len(mine) for side in ("random", "true"))
+            cells.append(f"{random:.2f} / {true:.2f}")
+        lines.append((title(method), *cells, "passes" if passes(trials, method) else "fails"))
+    return ("method", *(entry.title for entry in SIMILARITIES.values()), "verdict"), lines
+
+
+def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
+    """The first digits with each network's map, a line a method and network."""
+    names = list(trial.maps["true"])
+    rows = [tuple(render.Panel(_large(trial.digits[i, 0].numpy() * STD + MEAN, "gray")) for i in range(digits))]
+    labels = ["digit"]
+    for method in names:
+        for network in NETWORKS:
+            maps = trial.maps[network][method]
+            rows.append(tuple(render.Panel(_large(maps[i].numpy(), "ember")) for i in range(digits)))
+            labels.append(f"{title(method)}: {SHORT[network]}")
+    return render.draw(render.Grid(tuple(rows), labels=tuple(labels), title=f"LeNet-5, seed {trial.seed}"), cell=PIXELS)
+
+
+def write(trials: Sequence[Trial], folder: Path, about: Mapping[str, Any]) -> list[Path]:
+    """sanity.json, table.md, accuracy.csv, table.csv and maps.png; returns the files."""
+    tables = {"accuracy.csv": accuracy_table(trials), "table.csv": similarity_table(trials)}
+    texts = {name: comma_separated(*table) for name, table in tables.items()}
+    texts["table.md"] = "\n".join(markdown(*table) for table in tables.values())
+    texts["sanity.json"] = json.dumps(summary(trials, about), indent=2)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        sheet(trials[0]).save(folder / "maps.png")
+    except OSError as error:
+        raise GamlensError(f"Cannot write to {str(folder)!r}: {error.strerror or error}.") from error
+    return [*(folder / name for name in texts), folder / "maps.png"]
+
+
+def _verdict(lines: Sequence[Any]) -> str:
+    failed = [SIMILARITIES[line.measure].title for line in lines if not line.passes]
+    return f"fails: {', '.join(failed)}" if failed else "passes"
+
+
+def _large(values: np.ndarray[Any, Any], cmap: str) -> Image.Image:
+    picture = Image.fromarray(render.colorize(values.clip(0, 1), cmap=cmap))
+    return picture.resize((PIXELS, PIXELS), Image.Resampling.NEAREST)

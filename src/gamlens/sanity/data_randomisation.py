@@ -1,0 +1,190 @@
+"""Data randomisation (Adebayo et al., NeurIPS 2018): do maps of a network that learnt digits differ from those of one
+that learnt random labels by heart?
+
+The rule, fixed beforehand: in every seed and measure, maps of a true-label LeNet-5 must be less like those of a
+random-label one than like those of a second true-label one of another seed: the 95 % interval of the paired difference
+lies below 0. Each map explains the digit's true class on a digit that no network was trained on.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gamlens import methods
+from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.lens import Lens
+from gamlens.metrics import SIMILARITIES, Difference, Interval, bootstrap, paired
+from gamlens.models.zoo.lenet5 import LeNet5
+from gamlens.sanity.maps import EDGES, edges
+from gamlens.sanity.parameters import compare, describe, others
+
+TRAIN, SHOWN = 2000, 200
+ENOUGH, MOST_EPOCHS, BATCH, RATE = 0.97, 400, 50, 2e-3
+MEAN, STD = 0.1307, 0.3081
+Digits = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Digits to train on and others to look at: (N,1,28,28) as the network takes them, labels (N,)."""
+
+    train: Tensor
+    labels: Tensor
+    shown: Tensor
+    shown_labels: Tensor
+
+
+@dataclass(frozen=True)
+class Line:
+    """One seed, method and measure: how alike maps are to a random-label network's, to a second true one's, to those
+    of other digits, and the paired difference of the first two.
+    """
+
+    seed: int
+    method: str
+    measure: str
+    random: Interval
+    true: Interval
+    others: float
+    difference: Difference
+
+    @property
+    def passes(self) -> bool:
+        return self.difference.high < 0
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One seed: training accuracies of the three networks, the lines, and their maps {network: {method: (R,H,W)}}."""
+
+    seed: int
+    accuracy: Mapping[str, float]
+    unseen: Mapping[str, float]
+    epochs: Mapping[str, int]
+    lines: tuple[Line, ...]
+    maps: Mapping[str, Mapping[str, Tensor]]
+    digits: Tensor
+
+
+def split(digits: Digits, *, seed: int = 0, train: int = TRAIN, shown: int = SHOWN) -> Split:
+    """A seeded draw of digits to train on, and others to explain."""
+    pixels, labels = digits
+    if len(pixels) < train + shown or pixels.shape[1:] != (28, 28):
+        raise GamlensError(f"{train + shown} digits of 28 x 28 are needed, found {pixels.shape}.")
+    order = np.random.default_rng(seed).permutation(len(pixels))[: train + shown]
+    images = (torch.from_numpy(pixels[order]).float()[:, None] / 255 - MEAN) / STD
+    names = torch.from_numpy(labels[order])
+    return Split(images[:train], names[:train], images[train:], names[train:])
+
+
+def trials(
+    digits: Digits, names: Sequence[str], *, seeds: int = 3, n: int = 2, train: int = TRAIN, shown: int = SHOWN,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Iterator[Trial]:  # fmt: skip
+    """Train three networks a seed and compare their maps."""
+    if seeds < 1:
+        raise GamlensError(f"At least one seed is needed, found {seeds}.")
+    for name in names:
+        if methods.find(name).kind == "pair":
+            raise GamlensError(f"Method {name!r} explains pairs only; data randomisation explains classes.")
+    for seed in range(seeds):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the network is too small to be worth splitting
+        try:
+            trial = _trial(split(digits, seed=seed, train=train, shown=shown), names, seed, n, tell)
+        finally:
+            torch.set_num_threads(threads)
+        yield trial
+
+
+def fit(images: Tensor, labels: Tensor, *, seed: int) -> tuple[LeNet5, float, int]:
+    """LeNet-5 trained until it knows 97 % of its labels: the network, its training accuracy, the epochs it took."""
+    with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad():
+        torch.manual_seed(seed)
+        net = LeNet5()
+        steps = torch.optim.Adam(net.parameters(), lr=RATE)
+        accuracy, epoch = 0.0, 0
+        while accuracy < ENOUGH and epoch < MOST_EPOCHS:
+            epoch += 1
+            for rows in torch.randperm(len(images)).split(BATCH):  # type: ignore[no-untyped-call]
+                steps.zero_grad()
+                F.cross_entropy(net(images[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
+                steps.step()
+            accuracy = accuracy_of(net, images, labels)
+    return net.eval(), accuracy, epoch
+
+
+def accuracy_of(net: LeNet5, images: Tensor, labels: Tensor) -> float:
+    with torch.no_grad():
+        return float((net(images).argmax(1) == labels).float().mean())
+
+
+def _trial(data: Split, names: Sequence[str], seed: int, n: int, tell: Callable[[str], None]) -> Trial:
+    shuffled = data.labels[torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(seed))]
+    plan = {"true": (data.labels, seed), "true, another seed": (data.labels, seed + 1000), "random": (shuffled, seed)}
+    maps: dict[str, dict[str, Tensor]] = {}
+    accuracy, unseen, epochs = {}, {}, {}
+    for name, (labels, start) in plan.items():
+        tell(f"seed {seed}: {name} labels")
+        net, accuracy[name], epochs[name] = fit(data.train, labels, seed=start)
+        unseen[name] = accuracy_of(net, data.shown, data.shown_labels)
+        maps[name] = _maps(net, data, names, n)
+    if (least := min(accuracy.values())) <= 0.95:
+        warnings.warn(
+            f"Seed {seed}: a network knows {100 * least:.1f} % of its labels after {MOST_EPOCHS} epochs; over 95 % are "
+            "wanted.", GamlensWarning, stacklevel=3,
+        )  # fmt: skip
+    return Trial(seed, accuracy, unseen, epochs, _lines(maps, seed), maps, data.shown)
+
+
+def _maps(net: LeNet5, data: Split, names: Sequence[str], n: int) -> dict[str, Tensor]:
+    lens = Lens("lenet5", weights=net.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GamlensWarning)
+        found = {name: lens.classify(data.shown, data.shown_labels, method=name, n=n).maps for name in names}
+    return found | {EDGES: edges(data.shown)}
+
+
+def _lines(maps: Mapping[str, Mapping[str, Tensor]], seed: int) -> tuple[Line, ...]:
+    features = {name: describe(own) for name, own in maps.items()}
+    random = compare(features["true"], features["random"])
+    true = compare(features["true"], features["true, another seed"])
+    apart = others(features["true"], range(len(next(iter(maps["true"].values())))))
+    found = []
+    for method in maps["true"]:
+        for measure in SIMILARITIES:
+            a, b = random[method][measure], true[method][measure]
+            level = float(apart[method][measure].mean())
+            found.append(Line(seed, method, measure, bootstrap(a), bootstrap(b), level, paired(a, b, better="down")))
+    return tuple(found)
+
+
+def passes(trials: Sequence[Trial], method: str) -> bool:
+    """In every seed and every measure."""
+    return all(line.passes for trial in trials for line in trial.lines if line.method == method)
+
+
+def summary(trials: Sequence[Trial], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The outcome as JSON."""
+    return {
+        **about,
+        "rule": " ".join((__doc__ or "").split("\n\n")[1].split()),
+        "accuracy": [dict(trial.accuracy) for trial in trials],
+        "accuracy on unseen digits": [dict(trial.unseen) for trial in trials],
+        "epochs": [dict(trial.epochs) for trial in trials],
+        "passes": {name: passes(trials, name) for name in trials[0].maps["true"]},
+        "lines": [
+            {**vars(line), "random": vars(line.random), "true": vars(line.true), "difference": vars(line.difference),
+             "passes": line.passes}
+            for trial in trials for line in trial.lines
+        ],
+    }  # fmt: skip

@@ -1,0 +1,142 @@
+"""A copy of a network with some of its weights made random: part by part, from the head down."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gamlens.capture.guard import failed, model_guard
+from gamlens.capture.hooks import has_output_module
+from gamlens.capture.layers import OUTPUT, LayerPoint
+from gamlens.errors import GamlensError
+from gamlens.lens import Lens
+
+HEAD, STEM = "head", "stem"
+MODES = ("cascading", "independent")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Modules that are made random together: all that hold tensors of their own between two blocks' outputs."""
+
+    name: str
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """A network some of whose parts are random: in `cascading` mode the first `step` parts, else part `step` alone."""
+
+    mode: str
+    step: int
+    part: str
+    lens: Lens
+
+
+def twin(lens: Lens) -> Lens:
+    """A lens on a copy of the model; the user's own is never written to."""
+    made = copy.copy(lens)
+    try:
+        made.sight = lens.sight.on(copy.deepcopy(lens.model))
+    except Exception as error:
+        raise GamlensError(f"{lens.name} cannot be copied, and its own weights are never changed: {error}") from error
+    made.weights = f"{lens.weights}, randomised"
+    return made
+
+
+def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[Part, ...]:
+    """Head first, then block by block down to what runs before the first one; for pairs, without what follows the
+    embedding. `image` (1,C,H,W) is run once to see the order.
+    """
+    points = [LayerPoint.parse(name) for name in lens.blocks]
+    embedding = LayerPoint.parse(lens.embedding) if pairs else None
+    ends, places = _order(lens, image, [*points, *([embedding] if embedding else [])])
+    last = places[str(embedding)] if embedding else math.inf
+    groups: dict[str, list[str]] = {name: [] for name in (HEAD, *reversed(lens.blocks), STEM)}
+    for name, place in ends.items():
+        if place <= last:
+            groups[next((block for block in lens.blocks if places[block] >= place), HEAD)].append(name)
+    first, inside = lens.blocks[0], f"{points[0].module}."
+    if points[0].module and any(name.startswith(inside) for name in groups[first]):
+        groups[STEM] = [name for name in groups[first] if not name.startswith(inside)]
+        groups[first] = [name for name in groups[first] if name.startswith(inside)]
+    found = tuple(Part(name, tuple(modules)) for name, modules in groups.items() if modules)
+    if not found:
+        raise GamlensError(f"{lens.name} has no weights between the image and what is explained: nothing to randomise.")
+    return found
+
+
+def states(lens: Lens, found: Iterable[Part], *, seed: int = 0, modes: Sequence[str] = MODES) -> Iterator[State]:
+    """Every state of one copy, one after another: a state holds until the next is asked for."""
+    chosen, work = tuple(found), twin(lens)
+    saved = {name: tensor.detach().clone() for name, tensor in work.sight.inner.state_dict().items()}
+    for mode in modes:
+        work.sight.inner.load_state_dict(saved)
+        for step, part in enumerate(chosen, 1):
+            if mode != MODES[0]:
+                work.sight.inner.load_state_dict(saved)
+            reset(work.sight.inner, part, seed=1000 * seed + step)
+            yield State(mode, step, part.name, work)
+
+
+def reset(model: nn.Module, part: Part, *, seed: int) -> None:
+    """Each module by its own `reset_parameters` (batch norms lose their statistics too); one that has none gets its
+    values in random order.
+    """
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for name in part.modules:
+            module = model.get_submodule(name)
+            own = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            if callable(own):
+                own()
+                continue
+            for tensor in module.parameters(recurse=False):
+                order = torch.randperm(tensor.numel()).to(tensor.device)
+                tensor.copy_(tensor.flatten()[order].view_as(tensor))
+
+
+def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[str, int], dict[str, float]]:
+    """When each module that holds tensors ended, by name, and when each point was there, in one forward."""
+    model, clock = lens.sight.inner, count()
+    ends: dict[str, int] = {}
+    places: dict[str, float] = {}
+    owners = {name: module for name, module in model.named_modules() if _own(module)}
+    with model_guard(model), ExitStack() as stack:
+        for name, module in owners.items():
+            stack.callback(module.register_forward_hook(_stamp(ends, name, clock)).remove)
+        for point in points:
+            if point.module == OUTPUT and not has_output_module(model):
+                places[str(point)] = math.inf
+                continue
+            at, stamp = model.get_submodule(point.module), _stamp(places, str(point), clock)
+            hook = at.register_forward_pre_hook(stamp) if point.reads_input else at.register_forward_hook(stamp)
+            stack.callback(hook.remove)
+        try:
+            model(lens.sight.fit(image, own=True))
+        except Exception as error:
+            raise failed(f"an image of shape {tuple(image.shape)}", error) from error
+    previous = 0
+    for name in owners:  # a module that is not called, such as a projection inside attention, goes with its neighbour
+        previous = ends.setdefault(name, previous)
+    return ends, places
+
+
+def _own(module: nn.Module) -> bool:
+    tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return any(tensor.is_floating_point() for tensor in tensors)
+
+
+def _stamp(into: dict[str, Any], name: str, clock: Iterator[int]) -> Callable[..., None]:
+    def hook(*_: Any) -> None:
+        into[name] = next(clock)
+
+    return hook

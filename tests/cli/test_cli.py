@@ -1,0 +1,131 @@
+"""The commands as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from gamlens import METHODS, Explanation, PairExplanation
+from gamlens.cli import app
+from gamlens.data.photos import path
+from gamlens.report.folder import find_images
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three good photos, one in a folder below and of a name that is taken, and three files that are none."""
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "below").mkdir()
+    shutil.copy(path("lion"), folder / "lion.jpg")
+    shutil.copy(path("cheetah"), folder / "cheetah.jpg")
+    Image.open(path("coffee")).save(folder / "below" / "lion.png")
+    (folder / "cut.jpg").write_bytes(path("lion").read_bytes()[:3000])
+    (folder / "text.jpg").write_text("no image")
+    (folder / "empty.png").touch()
+    (folder / "readme.txt").write_text("left alone")
+    return folder
+
+
+def test_find_images(photos: Path) -> None:
+    found = find_images([str(photos), str(photos / "lion.jpg"), str(photos / "*.jpg")])
+    assert [Path(file).name for file in found] == [
+        *("lion.png", "cheetah.jpg", "cut.jpg", "empty.png", "lion.jpg", "text.jpg")
+    ]
+
+
+def test_classify_folder_with_bad_files(photos: Path, tmp_path: Path) -> None:
+    """Every bad file is named, the rest is explained, and the exit code says that something was wrong."""
+    result = runner.invoke(app, ["classify", str(photos), "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    for name in ("cut.jpg", "text.jpg", "empty.png"):
+        assert name in result.stderr
+    assert "3 of 6 files" in result.stderr
+    assert "espresso" in result.stdout
+    assert "cheetah" in result.stdout
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["cheetah", "index.html", "lion", "lion-2"]
+    assert Explanation.load(str(tmp_path / "lion")).names == ["espresso"]
+    assert Explanation.load(str(tmp_path / "lion-2")).names == ["lion"]
+    assert "no image" not in (tmp_path / "index.html").read_text()
+
+
+def test_classify_json_is_all_of_stdout(photos: Path, tmp_path: Path) -> None:
+    arguments = ["classify", str(photos / "lion.jpg"), "-t", "lion", "-t", "293", "--json", "--out", str(tmp_path)]
+    result = runner.invoke(app, [*arguments, "--method", "layer_cam", "-n", "1", "--score", "probability"])
+    assert result.exit_code == 0, result.stderr
+    (record,) = json.loads(result.stdout)
+    assert [(row["target"], row["name"]) for row in record["explained"]] == [(291, "lion"), (293, "cheetah")]
+    assert record["explained"][0]["score"] == pytest.approx(record["top"][0]["probability"], abs=1e-5)
+    assert record["about"]["method"] == "layer_cam"
+    assert record["about"]["n"] == 1
+    saved = Explanation.load(record["folder"])
+    assert saved.maps.shape == (2, 224, 224)
+    assert Image.open(next(Path(record["folder"]).glob("000-*.png"))).size == Image.open(path("lion")).size
+
+
+def test_compare_writes_both_maps(photos: Path, tmp_path: Path) -> None:
+    files = [str(photos / "lion.jpg"), str(photos / "cheetah.jpg")]
+    result = runner.invoke(app, ["compare", *files, "--json", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert 0.2 < record["score"] < 0.4
+    pair = PairExplanation.load(record["folder"])
+    assert float(pair.scores[0]) == pytest.approx(record["score"])
+    assert pair.x.maps.max() <= 1
+    assert not np.array_equal(pair.x.numpy(), pair.y.numpy())
+    assert (tmp_path / "lion-cheetah" / "000-pair.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["classify", "nothing-*.jpg"], "Nothing matches"),
+        (["classify", "{photos}/lion.jpg", "-t", "lyon"], "did you mean 'lynx', 'lion'"),
+        (["classify", "{photos}/lion.jpg", "--model", "resnet5"], "did you mean 'resnet50'"),
+        (["classify", "{photos}/lion.jpg", "--method", "gm"], "did you mean 'gam'"),
+        (["classify", "{photos}/lion.jpg", "--method", "vdsn"], "kind 'pair'"),
+        (["classify", "{photos}/lion.jpg", "-n", "9"], "n from 1 to 4"),
+        (["classify", "{photos}/lion.jpg", "--blocks", "bn2,blocks.9"], "no module 'blocks.9'"),
+        (["classify", "{photos}/lion.jpg", "--score", "logits"], "did you mean 'logit'"),
+        (["classify", "{photos}/lion.jpg", "--fuse", "sum"], "no fusion 'sum'"),
+        (["classify", "{photos}/lion.jpg", "--out", "{photos}/readme.txt/x"], "Cannot make the folder"),
+        (["compare", "{photos}/lion.jpg", "{photos}/none.jpg"], "There is no file"),
+        (["compare", "{photos}/lion.jpg", "{photos}/cut.jpg"], "truncated"),
+        (["classify", "{photos}/lion.jpg", "--weights", "{photos}/text.jpg"], "not a checkpoint"),
+    ],
+)
+def test_errors_are_one_line(photos: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    words = [word.format(photos=photos) for word in arguments]
+    result = runner.invoke(app, words if "--out" in words else [*words, "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_blocks_lists_what_is_read() -> None:
+    result = runner.invoke(app, ["blocks", "densenet201"])
+    assert result.exit_code == 0
+    for text in ("features.denseblock3", "1792", "14 x 14", "features:relu", "classifier:input"):
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command", ["classify", "compare", "search", "blocks", "demo", "evaluate", "table", "subset", "studio"]
+)
+def test_help_has_an_example(command: str) -> None:
+    result = runner.invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"gamlens {command}" in result.stdout.split("Example:")[1]
+
+
+def test_method_choices_come_from_the_registry() -> None:
+    words = " ".join(runner.invoke(app, ["compare", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    assert all(name in words for name in METHODS)

@@ -1,0 +1,217 @@
+"""Run folders: whole files or none, one worker at a time, another configuration refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gamlens import GamlensError
+from gamlens.engine import Job, RunFolder, Store, run_local
+from gamlens.engine.run_folder import PARTS
+
+ABOUT = {"what": "squares", "n": [1, 2], "chunks": 5}
+
+
+class Squares:
+    """Rows of squares; a three is an error."""
+
+    def load(self, items):
+        return list(items)
+
+    def work(self, loaded):
+        return [{"item": item, "square": item * item, "error": "a three" if item == 3 else ""} for item in loaded]
+
+
+def encode(rows) -> bytes:
+    return json.dumps(rows).encode()
+
+
+JOB = Job(Squares, encode, chunk=4, batch=3)
+ITEMS = list(range(18))
+
+
+def rows(folder: RunFolder) -> list[dict]:
+    return [row for part in folder.parts() for row in json.loads(part)]
+
+
+def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", ABOUT, suffix=".json") as folder:
+        done = list(run_local(JOB, ITEMS, folder, workers=2))
+        assert [(d.chunk, d.items, d.errors) for d in done] == [(0, 4, 1), (1, 4, 0), (2, 4, 0), (3, 4, 0), (4, 2, 0)]
+        assert [row["item"] for row in rows(folder)] == ITEMS
+        assert not folder.is_done
+        with pytest.raises(GamlensError, match=r"not finished: 5 of 5 parts"):
+            RunFolder.finished(tmp_path / "run", make="it")
+        folder.finish({"items": 18})
+    again = RunFolder.finished(tmp_path / "run", make="it")
+    assert again.about == ABOUT
+    assert again.summary() == {"items": 18}
+    with RunFolder(tmp_path / "run", ABOUT, suffix=".json") as folder:
+        assert list(run_local(JOB, ITEMS, folder)) == []
+
+
+def test_only_what_is_missing_is_done_again(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        for _, _ in zip(range(2), run_local(JOB, ITEMS, folder), strict=False):
+            pass
+        kept = {name: (tmp_path / PARTS / name).stat().st_mtime_ns for name in folder.store.names(PARTS)}
+        assert 2 <= len(kept) < 5
+    (tmp_path / PARTS / ".00000004.json.x.part").write_bytes(b"broken off")
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        assert not list((tmp_path / PARTS).glob("*.part"))
+        assert {done.chunk for done in run_local(JOB, ITEMS, folder)} == set(range(5)) - set(range(len(kept)))
+        assert [row["item"] for row in rows(folder)] == ITEMS
+    assert all((tmp_path / PARTS / name).stat().st_mtime_ns == when for name, when in kept.items())
+
+
+def test_another_configuration_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        list(run_local(JOB, ITEMS, folder))
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.json")}
+    with (
+        pytest.raises(GamlensError, match=r"n: \[1, 2\] there, \[1\] now.*--fresh"),
+        RunFolder(tmp_path, {**ABOUT, "n": [1]}, suffix=".json"),
+    ):
+        pass
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.json")} == before
+    (tmp_path / "mine.txt").write_text("not of the run")
+    with RunFolder(tmp_path, {**ABOUT, "n": [1]}, suffix=".json", fresh=True) as folder:
+        assert folder.written() == set()
+    assert (tmp_path / "mine.txt").exists()
+
+
+def test_parts_without_a_description_and_broken_ones(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        list(run_local(JOB, ITEMS, folder))
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(GamlensError, match="is no JSON"), RunFolder(tmp_path, ABOUT, suffix=".json"):
+        pass
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(GamlensError, match="has parts of a run"), RunFolder(tmp_path, ABOUT, suffix=".json"):
+        pass
+    with pytest.raises(GamlensError, match=r"is not a run: run.json is missing. Make one: gamlens x"):
+        RunFolder.finished(tmp_path, make="gamlens x")
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """The second says who works there; a process that was killed holds nothing."""
+    code = (
+        "import sys, time; from gamlens.engine import RunFolder\n"
+        f"with RunFolder({str(tmp_path)!r}, {ABOUT!r}, suffix='.json'):\n    print('in', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline().strip() == "in"
+        with (
+            pytest.raises(GamlensError, match=rf"Another process \(process {other.pid} on .*wait for it"),
+            RunFolder(tmp_path, ABOUT, suffix=".json"),
+        ):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        assert folder.written() == set()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third part does not fit: a clear error, no half file, and later the rest."""
+    real, count = os.fsync, 0
+
+    def full(number: int) -> None:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(GamlensError, match=r"No space left on device.*give the same command again"),
+        RunFolder(tmp_path, ABOUT, suffix=".json") as folder,
+    ):
+        list(run_local(JOB, ITEMS, folder))
+    assert sorted(file.name for file in (tmp_path / PARTS).iterdir()) == ["00000000.json", "00000001.json"]
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        assert len(list(run_local(JOB, ITEMS, folder))) == 3
+        assert [row["item"] for row in rows(folder)] == ITEMS
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    """The same on a file system of 64 KiB, where the machine lets us make one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True)
+    if made.returncode:
+        pytest.skip("no small file system can be mounted here; the failing write above stands for it")
+    try:
+        big = Job(Squares, lambda rows: encode(rows) + b" " * 20000, chunk=4, batch=4)
+        with (
+            pytest.raises(GamlensError, match="No space left on device"),
+            RunFolder(place / "run", ABOUT, suffix=".json") as folder,
+        ):
+            list(run_local(big, ITEMS, folder))
+        kept = RunFolder(place / "run", ABOUT, suffix=".json").written()
+        assert 0 < len(kept) < 5
+        subprocess.run(["mount", "-o", "remount,size=1m", str(place)], check=True)
+        with RunFolder(place / "run", ABOUT, suffix=".json") as folder:
+            assert len(list(run_local(big, ITEMS, folder))) == 5 - len(kept)
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_an_error_in_the_work_frees_the_folder(tmp_path: Path) -> None:
+    class Broken(Squares):
+        def work(self, loaded):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        list(run_local(Job(Broken, encode, 4, 3), ITEMS, folder))
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        assert len(list(run_local(JOB, ITEMS, folder))) == 5
+
+
+def test_files_elsewhere(tmp_path: Path) -> None:
+    """The same through pyarrow's file systems: a file:// URI stands for s3:// and the like."""
+    place = f"file://{tmp_path / 'far'}"
+    with RunFolder(place, ABOUT, suffix=".json") as folder:
+        list(run_local(JOB, ITEMS, folder))
+        with (
+            pytest.raises(GamlensError, match="Another process"),
+            RunFolder(place, ABOUT, suffix=".json"),
+        ):
+            pass
+        folder.finish({"items": 18})
+    found = RunFolder.finished(place, make="it")
+    assert [row["item"] for row in rows(found)] == ITEMS
+    with RunFolder(place, {**ABOUT, "n": []}, suffix=".json", fresh=True) as folder:
+        assert folder.written() == set()
+    assert Store(place).read("nothing") is None
+    with pytest.raises(GamlensError, match="Cannot open 'nowhere://x'"):
+        Store("nowhere://x")
+
+
+def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    """At most a batch a thread, and one, is decoded ahead, however many items there are."""
+    state = {"loaded": 0, "worked": 0, "most": 0}
+
+    class Counting(Squares):
+        def load(self, items):
+            state["loaded"] += 1
+            state["most"] = max(state["most"], state["loaded"] - state["worked"])
+            return list(items)
+
+        def work(self, loaded):
+            state["worked"] += 1
+            return super().work(loaded)
+
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        list(run_local(Job(Counting, encode, 10, 2), list(range(400)), folder, workers=3))
+    assert state["worked"] == 200
+    assert state["most"] <= 4

@@ -1,0 +1,172 @@
+"""The ablation: the same numbers as the evaluation, one forward for all, every fusion, tables and plot, bad input."""
+
+import csv
+import json
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from torch import nn
+from typer.testing import CliRunner
+
+from gamlens import GamlensError, Lens, Transform
+from gamlens.cli import app
+from gamlens.data import load
+from gamlens.evaluation import ablation_files as ablate_files
+from gamlens.evaluation import results
+from gamlens.evaluation.ablation import BLOCK_METHODS, CONTROL, JOINED, MEASURES, Plan, ablate, table
+from gamlens.evaluation.measure import evaluate
+from gamlens.evaluation.protocol import Protocol, units
+
+SIDE, IMAGES = 64, 6
+work = sys.modules[ablate.__module__]
+PLAN = Plan(("gam", "grad_cam"))
+
+
+@pytest.fixture(scope="module")
+def root(boxed):
+    return boxed(IMAGES, lambda number: 40 + 5 * number)
+
+
+@pytest.fixture(scope="module")
+def run(lens, root):
+    """Rows of the ablation, what it is about, and the items."""
+    dataset, protocol = load("table", root / "items.csv"), Protocol(methods=PLAN.methods, n=PLAN.numbers(lens))
+    items = units(dataset, protocol)
+    rows = [row for part in ablate(lens, items, PLAN, batch=4) for row in part]
+    return rows, results.describe(lens, dataset, protocol, len(items)), items
+
+
+def test_every_method_n_and_fusion_is_measured_on_every_image(run, lens):
+    rows, _, _ = run
+    assert [row["item"] for row in rows if row["error"]] == ["broken.png"]
+    keys = {(row["method"], row["n"], row["fuse"]) for row in rows if not row["error"] and row["fuse"] != CONTROL}
+    assert keys == {(m, n, f) for m in PLAN.methods for n in range(1, len(lens.blocks) + 1) for f in JOINED}
+    assert sum(not row["error"] for row in rows) == IMAGES * (len(keys) + 3)
+
+
+@pytest.mark.parametrize("kind", ["localization", "objective"])
+def test_the_mean_fusion_equals_the_evaluation(run, lens, kind):
+    rows, _, items = run
+    protocol = Protocol(kind, methods=PLAN.methods, n=PLAN.numbers(lens))
+    for theirs in (row for part in evaluate(lens, items, protocol, batch=5) for row in part if not row["error"]):
+        key = {name: theirs[name] for name in ("item", "method", "n")}
+        mine = next(
+            row for row in rows if row["fuse"] in ("mean", CONTROL) and all(row[name] == key[name] for name in key)
+        )
+        fields = ["iou"] if kind == "localization" else ["before_logit", "after_logit", "after_probability"]
+        for field in fields:
+            np.testing.assert_allclose(mine[field], theirs[field], rtol=1e-4, atol=1e-5)
+
+
+def test_one_forward_serves_every_map(lens, root):
+    calls = []
+    hook = lens.model.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
+    items = units(load("table", root / "items.csv"), Protocol())[:4]
+    rows = [row for part in ablate(lens, items, PLAN, batch=4) for row in part]
+    hook.remove()
+    maps = 2 * (1 + (len(lens.blocks) - 1) * len(JOINED)) + 3  # n = 1 is the same whatever the fusion
+    assert sum(calls) == 4 * (1 + maps)
+    assert len(rows) == 4 * (2 * len(lens.blocks) * len(JOINED) + 3)
+
+
+def test_weights_are_those_given_or_grow_towards_the_last_block(lens):
+    assert Plan().fusion("weights", 3) == [1.0, 2.0, 3.0]
+    count = len(lens.blocks)
+    plan = Plan(weights=tuple(range(1, count + 1)))
+    assert plan.fusion("weights", 2) == (count - 1, count)
+    assert plan.fusion("max", 2) == "max"
+    with pytest.raises(GamlensError, match=r"2 weights were given; .* has \d blocks"):
+        Plan(weights=(1.0, 2.0)).numbers(lens)
+
+
+def test_tables_and_plot(run, lens, tmp_path):
+    rows, about, _ = run
+    found = table(rows, about, PLAN)
+    assert set(found["gam", 1, "mean"]) == set(MEASURES)
+    same = {found["gam", 1, name]["IoU"].value.mean for name in JOINED}
+    assert len(same) == 1
+    written = ablate_files.write(found, PLAN, tmp_path, about)
+    assert all(file.is_file() for file in written)
+    lines = list(csv.reader((tmp_path / "iou.csv").open()))
+    assert lines[0] == ["IoU %", "blocks joined by", *(f"n = {n}" for n in range(1, len(lens.blocks) + 1))]
+    assert len(lines) == 1 + len(PLAN.methods) * len(JOINED) + 3
+    cells = json.loads((tmp_path / "ablation.json").read_text())["cells"]
+    one = next(c for c in cells if (c["method"], c["n"], c["fuse"], c["measure"]) == ("gam", 2, "max", "ADP"))
+    assert one["mean"] == pytest.approx(found["gam", 2, "max"]["ADP"].value.mean)
+
+
+def test_a_model_with_one_block(root):
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    lens = Lens(net.eval(), blocks=["1"], transform=Transform((SIDE, SIDE)))
+    plan = Plan(("gam",), fusions=("mean",))
+    items = units(load("table", root / "items.csv"), Protocol())
+    rows = [row for part in ablate(lens, items, plan) for row in part]
+    assert {row["n"] for row in rows if row["method"] == "gam"} == {1}
+
+
+def test_only_errors_is_an_error(run):
+    rows, about, _ = run
+    with pytest.raises(GamlensError, match=r"No item of .* could be measured; the first: "):
+        table([row for row in rows if row["error"]], about, PLAN)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": ("vdsn",)}, "no method 'vdsn'"),
+        ({"methods": ()}, "no method"),
+        ({"fusions": ("sum",)}, "no fusion 'sum'"),
+        ({"fill": "red"}, "fill is black or mean"),
+        ({"confidence": "odds"}, "confidence is logit or probability"),
+    ],
+)
+def test_bad_plans(options, message):
+    with pytest.raises(GamlensError, match=message):
+        Plan(**options)
+
+
+def test_command(root, tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom nets import small\nfrom gamlens import Lens, Transform\n"
+        f"def build():\n    return Lens(small().float(), transform=Transform(({SIDE}, {SIDE})))\n"
+    )
+    at = ["ablate", "--data", "table", "--root", str(root / "items.csv"), "--model", f"{tmp_path}/net.py:build"]
+    at += ["--methods", "gam", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, at, env={"COLUMNS": "160"})
+    assert result.exit_code == 1  # one image cannot be read, and the command says so
+    assert "1 items could not be read" in result.stderr
+    assert "n = 3" in result.stdout
+    assert (tmp_path / "out" / "ablation.png").is_file()
+    wrong = CliRunner().invoke(app, [*at, "-n", "9"])
+    assert "n=9 blocks were asked for" in " ".join(wrong.stderr.split())
+    assert "Example:" in CliRunner().invoke(app, ["ablate", "--help"]).stdout
+    assert len(BLOCK_METHODS) >= 7
+
+
+def test_an_item_that_fails_in_the_model_is_an_error_row(lens, root, monkeypatch):
+    """The others of its batch are measured; where all of the first batch fail it is an error."""
+    items = units(load("table", root / "items.csv"), Protocol("localization"))[:4]
+    plan, real = Plan(("gam",), (1,), ("mean",)), work._measure
+
+    def picky(lens, batch, *rest, wrong=items[1].name):
+        if wrong in ("", *(unit.name for unit in batch.units)):
+            raise GamlensError("not this one")
+        return real(lens, batch, *rest)
+
+    monkeypatch.setattr(work, "_measure", picky)
+    rows = [row for part in ablate(lens, items, plan, batch=4) for row in part]
+    assert [row["item"] for row in rows if row["error"] == "not this one"] == [items[1].name]
+    assert {row["item"] for row in rows if not row["error"]} >= {items[2].name, items[3].name}
+    monkeypatch.setattr(work, "_measure", partial(picky, wrong=""))
+    with pytest.raises(GamlensError, match=r"^not this one$"):
+        list(ablate(lens, items, plan, batch=4))
+
+
+def test_all_ones_change_nothing_exactly(run):
+    """Undoing and redoing the normalisation rounds: it must not count as a gain."""
+    rows = [row for row in run[0] if row["method"] == "ones"]
+    assert rows
+    assert all(row["after_logit"] == row["before_logit"] for row in rows)
+    assert all(row["after_probability"] == row["before_probability"] for row in rows)

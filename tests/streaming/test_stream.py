@@ -1,0 +1,305 @@
+"""Images that keep coming."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+
+import nets
+import numpy as np
+import pytest
+import torch
+
+from gamlens import GamlensError, Lens, Transform
+from gamlens.inputs.batch import ModelInput
+from gamlens.inputs.images import Picture
+from gamlens.inputs.transform import Frame
+from gamlens.streaming.prefetch import Line, ahead, grouped
+from gamlens.streaming.stream import stream
+
+
+@pytest.fixture
+def lens() -> Lens:
+    return Lens(nets.small().float(), transform=Transform((64, 64)))
+
+
+def photos(count):
+    draw = np.random.default_rng(0)
+    return [draw.integers(0, 255, (50 + number, 60, 3), dtype=np.uint8) for number in range(count)]
+
+
+def test_results_come_before_the_source_ends(lens: Lens) -> None:
+    """An endless source: what is asked for comes, and little more is read."""
+    read = 0
+
+    def endless():
+        nonlocal read
+        for image in itertools.cycle(photos(3)):
+            read += 1
+            yield image
+
+    seen = list(itertools.islice(lens.stream(endless(), batch_size=2, workers=2), 5))
+    assert [one.number for one in seen] == [0, 1, 2, 3, 4]
+    assert read <= 2 * (3 + 3)
+
+
+def test_every_image_is_as_if_alone(lens: Lens) -> None:
+    images = photos(5)
+    for one, image in zip(lens.stream(images, [0, 2], batch_size=3), images, strict=True):
+        alone = lens.classify(image, [[0, 2]])
+        torch.testing.assert_close(one.explanation.maps, alone.maps, atol=1e-5, rtol=0)
+        assert one.explanation.targets.tolist() == [0, 2]
+        assert len(one.top) == 5
+
+
+def test_mixed_sizes(lens: Lens) -> None:
+    """Tensors of several sizes in one batch: each size is looked at together."""
+    torch.manual_seed(0)
+    images = [torch.randn(1, 3, size, size) for size in (64, 96, 64)]
+    seen = list(lens.stream(images))
+    assert [one.explanation.maps.shape[-1] for one in seen] == [64, 96, 64]
+
+
+def test_pixels_and_tensors_of_one_size(lens: Lens) -> None:
+    torch.manual_seed(0)
+    tensor, (photo, other) = torch.randn(1, 3, 64, 64), photos(2)
+    for one, image in zip(lens.stream([photo, tensor, other]), (photo, tensor, other), strict=True):
+        torch.testing.assert_close(one.explanation.maps, lens.classify(image).maps, atol=1e-5, rtol=0)
+
+
+def test_what_is_wrong_with_all_is_an_error(lens: Lens) -> None:
+    with pytest.raises(GamlensError, match="n from 1 to 3"):
+        next(lens.stream(photos(2), n=9))
+    with pytest.raises(GamlensError, match="at least 1"):
+        lens.stream(photos(2), batch_size=0)
+    assert list(lens.stream([])) == []
+
+
+def test_ahead_keeps_order_and_passes_errors_on() -> None:
+    assert [value for _, value in ahead(lambda x: x * x, range(20), threads=4)] == [x * x for x in range(20)]
+    with pytest.raises(ZeroDivisionError):
+        list(ahead(lambda x: 1 // x, [1, 0, 2], threads=2))
+    assert list(grouped(range(5), 2)) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("one", ["photo.jpg", Path("photo.jpg"), 3])
+def test_one_image_is_no_stream(lens: Lens, one: object) -> None:
+    """A path would be taken letter by letter."""
+    with pytest.raises(GamlensError, match=r"A stream takes many images, found .*give a list"):
+        list(lens.stream(one))
+
+
+def test_a_line_gives_batches_in_order() -> None:
+    with Line(lambda x: x * x, sum, batch=3, threads=4) as line:
+        assert not line.is_ready
+        for item in range(8):
+            line.put(item)
+        line.flush()
+        line.flush()
+        assert [line.take() for _ in range(3)] == [([0, 1, 2], 5), ([3, 4, 5], 50), ([6, 7], 85)]
+        assert not line.waiting
+
+
+def test_threads_share_a_batch_and_few_batches_wait() -> None:
+    """The first batch is there as soon as all threads together can make it."""
+    meeting = threading.Barrier(4)
+    with Line(lambda x: meeting.wait(5), list, batch=8, threads=4) as line:
+        for item in range(8):
+            line.put(item)
+        assert len(line.take()[1]) == 8
+    with Line(lambda x: x, list, batch=2, threads=2) as line:
+        count = 0
+        while line.has_room:
+            line.put(count)
+            count += 1
+        assert count == 6
+
+
+def test_what_fails_in_a_line_is_raised_where_it_is_taken() -> None:
+    for fn, made in ((lambda x: 1 // x, list), (lambda x: x, lambda found: 1 // found[0])):
+        with Line(fn, made, batch=2, threads=2) as line:
+            for item in (1, 1, 0, 0):
+                line.put(item)
+            line.take()
+            with pytest.raises(ZeroDivisionError):
+                line.take()
+
+
+def test_a_line_that_is_left_begins_nothing_more() -> None:
+    began, ends, done = threading.Event(), threading.Event(), []
+
+    def work(item):
+        done.append(item)
+        began.set()
+        assert ends.wait(5)
+
+    with Line(work, list, batch=8, threads=1) as line:
+        for item in range(16):
+            line.put(item)
+        assert began.wait(5)
+        threading.Timer(0.02, ends.set).start()
+    assert done == [0]
+
+
+class Device:
+    """Stands for a GPU: a batch lands when `lands` says so; a batch that holds a number of `bad` fails there."""
+
+    def __init__(self, lands=lambda first: None, bad=()) -> None:
+        self.lands, self.bad = lands, set(bad)
+        self.launched, self.landed = [], []
+        self.output, self.numbers = None, ()
+
+    def look(self, ready):
+        found = Device(self.lands, self.bad)
+        found.numbers = tuple(int(value) for value in ready.batches[0].flatten())
+        found.launched, found.landed = self.launched, self.landed
+        self.launched.append(found.numbers)
+        return found
+
+    def leave(self, pool):
+        done = pool.submit(self.lands, self.numbers[0]) if pool else None
+
+        def arrive():
+            if done is not None:
+                done.result()
+            self.landed.append(self.numbers)
+            if self.bad & set(self.numbers):
+                raise GamlensError(f"no {self.numbers}")
+            return self
+
+        return arrive
+
+    def each(self):
+        return list(self.numbers)
+
+    def stream(self, images, load=None, **options):
+        options = {"batch": 2, "threads": 2, "early": 2, **options}
+        return stream(images, load or number, self.look, lambda trace: trace, **options)
+
+
+def number(value):
+    return ModelInput(
+        (torch.full((1, 1, 1, 1), float(value)),), (False,), (Picture(str(value)),), (Frame.whole((1, 1), (1, 1)),)
+    )
+
+
+def test_the_next_batches_are_begun_before_the_first_lands() -> None:
+    begun = threading.Event()
+
+    def lands(first):
+        assert first or begun.wait(5)
+
+    device = Device(lands)
+    look = device.look
+
+    def watched(ready):
+        found = look(ready)
+        if device.launched == [(0, 1), (2, 3), (4, 5)]:
+            begun.set()
+        return found
+
+    device.look = watched
+    seen = list(device.stream(range(11)))
+    assert [one.number for one in seen] == [one.explanation for one in seen] == list(range(11))
+    assert device.landed == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (10,)]
+
+
+def test_a_batch_does_not_wait_for_the_next_to_be_decoded() -> None:
+    handed = threading.Event()
+
+    def load(value):
+        if value >= 2:
+            assert handed.wait(5)
+        return number(value)
+
+    for one in Device().stream(range(6), load):
+        assert not one.error
+        if one.number == 1:
+            handed.set()
+
+
+@pytest.mark.parametrize("early", [0, 2])
+def test_a_batch_does_not_wait_for_a_slow_source(early: int) -> None:
+    read = []
+
+    def slow():
+        for value in range(8):
+            time.sleep(0.02)
+            read.append(value)
+            yield value
+
+    for one in Device().stream(slow(), early=early):
+        assert len(read) == 2 * (one.number // 2 + 1)
+
+
+def test_what_is_at_hand_does_not_wait_for_a_source_that_became_slow() -> None:
+    read, reads = [], {}
+
+    def source():
+        for value in range(9):
+            time.sleep(0.02 * (value >= 6))
+            read.append(value)
+            yield value
+
+    for one in Device().stream(source()):
+        reads[one.number] = len(read)
+    assert max(reads[number] for number in range(6)) <= 7
+
+
+def test_a_batch_that_fails_is_looked_at_one_by_one_and_the_others_stay() -> None:
+    device = Device(bad={5, 6})
+    seen = list(device.stream(range(12), batch=4))
+    assert [one.number for one in seen] == list(range(12))
+    assert {one.number: one.error for one in seen if one.error} == {5: "no (5,)", 6: "no (6,)"}
+    assert device.launched.count((8, 9, 10, 11)) == 1
+
+
+def test_an_image_that_cannot_be_read_takes_nothing_along() -> None:
+    def load(value):
+        if value in (0, 3):
+            raise GamlensError(f"cannot read {value}")
+        return number(value)
+
+    seen = list(Device().stream(range(5), load))
+    assert [one.error for one in seen] == ["cannot read 0", "", "", "cannot read 3", ""]
+    assert [one.explanation for one in seen] == [None, 1, 2, None, 4]
+
+
+def test_an_error_of_the_source_comes_after_what_came_before_it() -> None:
+    def source():
+        yield from range(5)
+        raise OSError("unplugged")
+
+    seen = []
+    with pytest.raises(OSError, match="unplugged"):
+        seen.extend(one.number for one in Device().stream(source()))
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_closed_early_its_threads_end() -> None:
+    before = set(threading.enumerate())
+    device, loaded = Device(), []
+
+    def load(value):
+        loaded.append(value)
+        return number(value)
+
+    results = device.stream(itertools.count(), load)
+    assert [one.number for one in itertools.islice(results, 3)] == [0, 1, 2]
+    assert {thread.name.split("_")[0] for thread in set(threading.enumerate()) - before} == {"ahead", "home"}
+    results.close()
+    assert set(threading.enumerate()) == before
+    count = len(loaded)
+    assert count <= 20
+    time.sleep(0.01)
+    assert len(loaded) == count
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_there_is_at_least_one_worker(lens: Lens, workers: int) -> None:
+    with pytest.raises(GamlensError, match=f"workers={workers}: give at least 1"):
+        list(lens.stream(photos(1), workers=workers))
+    with pytest.raises(GamlensError, match=f"workers={workers}: give at least 1"):
+        lens.remember(photos(1), workers=workers)
