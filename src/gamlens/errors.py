@@ -1,9 +1,15 @@
-"""The one exception family, the one warning, and near matches for a mistyped name."""
+"""The one exception family, the one warning, and registries that know near matches of a mistyped name."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+OURS = ("gamlens", "contextlib", "functools", "torch")
 
 
 class GamlensError(Exception):
@@ -12,6 +18,31 @@ class GamlensError(Exception):
 
 class GamlensWarning(UserWarning):
     """The result stands, but look at it before you trust it."""
+
+
+def warn(message: str) -> None:
+    """Give a GamlensWarning that names the line of the user's own code that led here, however deep the call is."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, GamlensWarning, stacklevel=level)
+
+
+class Registry(dict[str, T]):
+    """Named entries of one kind. Asking for a name that is not there is a GamlensError with the nearest names.
+
+    Args:
+        kind: What an entry is, for the error message: "method".
+        entries: The entries by name.
+        hint: What else the user may do, added to the error message.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, T], *, hint: str = "") -> None:
+        super().__init__(entries)
+        self.kind, self.hint = kind, hint
+
+    def __missing__(self, name: object) -> T:
+        raise GamlensError(f"There is no {self.kind} {name!r}: {near(str(name), self)}{self.hint}")
 
 
 def near(name: str, options: Iterable[str], *, most: int = 5) -> str:
