@@ -1,86 +1,110 @@
 """What may be wrong with a result, asked of the device without waiting for it.
 
-On the CPU a check is made at once. On an accelerator asking would stop the host until the device has caught up, so the
-answer stays there, travels with the result, and is read together with the others when the result comes to the host.
+On the CPU a check is answered at once. On an accelerator, reading an answer would stop the host until the device has
+caught up. There the answer stays on the device, travels with the result, and is read together with all others when
+the result comes to the host.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.errors import GamlensError, warn
+
+HOST = "cpu"  # the kind of device whose values can be read without waiting
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """`bad` makes a boolean on the device, where `like` is. `say` makes the message, and `fatal` says whether it is an
-    error or a warning. Nothing but what would be gone later is computed before somebody asks.
+    """One question about a result.
+
+    `bad` computes a boolean on the device when somebody asks. `say` makes the message. `fatal` says whether a bad
+    answer is an error or a warning.
     """
 
     bad: Callable[[], Tensor]
-    like: Tensor
     say: Callable[[], str]
     fatal: bool = True
 
-
-def make(checks: Iterable[Check], *, stacklevel: int = 2) -> tuple[Check, ...]:
-    """Make those on the CPU now; give back the others, to be made later."""
-    waiting = []
-    for check in checks:
-        if at_once(check.like):
-            if bool(check.bad()):
-                _tell(check, stacklevel + 1)
-        else:
-            waiting.append(check)
-    return tuple(waiting)
+    def tell(self) -> None:
+        """Raise the error, or give the warning."""
+        if self.fatal:
+            raise GamlensError(self.say())
+        warn(self.say())
 
 
-def settle(checks: tuple[Check, ...], *, stacklevel: int = 2) -> None:
-    """Make all of them, with one wait for the device."""
-    if checks:
-        tell(checks, answers(checks), stacklevel=stacklevel + 1)
+@dataclass(frozen=True, eq=False)
+class Checks:
+    """The checks of a result that still wait for their answers, and one way to resolve all of them."""
 
+    waiting: tuple[Check, ...] = ()
 
-def answers(checks: Sequence[Check]) -> Tensor:
-    """What each finds, on the device: (N,) of bool."""
-    return torch.stack([check.bad() for check in checks])
+    def ask(self, check: Check, device: torch.device) -> Checks:
+        """These checks and one more, which is answered at once where the values are on the CPU."""
+        if device.type != HOST:
+            return Checks((*self.waiting, check))
+        if bool(check.bad()):
+            check.tell()
+        return self
 
+    def __add__(self, other: Checks) -> Checks:
+        return Checks(self.waiting + other.waiting) if other.waiting else self
 
-def tell(checks: tuple[Check, ...], bad: Tensor, *, stacklevel: int = 2) -> None:
-    """Say what is wrong where the answers (N,) are at hand; errors first."""
-    for check, wrong in sorted(zip(checks, bad.tolist(), strict=True), key=lambda pair: not pair[0].fatal):
-        if wrong:
-            _tell(check, stacklevel + 1)
+    def __bool__(self) -> bool:
+        return bool(self.waiting)
 
+    def answers(self) -> Tensor:
+        """What each check finds, still on the device: (N,) of bool."""
+        return torch.stack([check.bad() for check in self.waiting])
 
-def at_once(like: Tensor) -> bool:
-    """Whether asking costs nothing."""
-    return like.device.type == "cpu"
+    def tell(self, answers: Tensor) -> None:
+        """Say what is wrong, given the answers (N,) on the host. Errors come before warnings."""
+        pairs = zip(self.waiting, answers.tolist(), strict=True)
+        for check, bad in sorted(pairs, key=lambda pair: not pair[0].fatal):
+            if bad:
+                check.tell()
+
+    def resolve(self) -> None:
+        """Answer all checks with one wait for the device, and say what is wrong."""
+        if self.waiting:
+            self.tell(self.answers())
 
 
 def finite(values: Tensor, say: Callable[[], str]) -> Check:
-    """That no value is NaN or infinite: one pass now, since both show in the extremes, and the values are not kept."""
+    """A check that no value is NaN or infinite.
+
+    The extremes are taken now, in one pass over the values, so that the values themselves need not be kept: a NaN
+    makes both extremes NaN.
+    """
     if values.ndim == 4 and values.is_contiguous(memory_format=torch.channels_last):
-        values = values.permute(0, 2, 3, 1)  # as it lies in memory: no copy is made
-    low, high = values.aminmax()
-    return Check(lambda: ~((low > -math.inf) & (high < math.inf)), low, say)
+        values = values.permute(0, 2, 3, 1)  # in the order of the memory, so that no copy is made
+    return Check(partial(_not_finite, values.aminmax()), say)
 
 
-def _tell(check: Check, stacklevel: int) -> None:
-    if check.fatal:
-        raise GamlensError(check.say())
-    warnings.warn(check.say(), GamlensWarning, stacklevel=stacklevel)
+def score(values: Any, rows: int) -> Check:
+    """A check that a score is one finite number per row: a tensor (rows,)."""
+    if not isinstance(values, Tensor) or values.shape != (rows,):
+        found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise GamlensError(
+            f"The score must be one number for each of the {rows} rows, a tensor ({rows},); found {found}."
+        )
+    return finite(values.detach(), partial(_say_score, values.detach()))
 
 
-def indices_on(values: Sequence[int], device: torch.device) -> Tensor:
-    """Whole numbers on a device, without waiting for what it is doing: (N,) long."""
-    if list(values) == list(range(len(values))):
-        return torch.arange(len(values), device=device)
-    host = torch.tensor(list(values), dtype=torch.long)
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+def _not_finite(extremes: Sequence[Tensor]) -> Tensor:
+    low, high = extremes
+    return ~((low > -math.inf) & (high < math.inf))
+
+
+def _say_score(values: Tensor) -> str:
+    row = int((~values.isfinite()).nonzero()[0, 0])
+    return (
+        f"The score of row {row} is {float(values[row])}: are there NaN or infinite values in the weights or the image?"
+    )

@@ -1,4 +1,4 @@
-"""From the device to the host: many tensors at once, while the device goes on with other work."""
+"""Between the host and a device without waiting for what the device is doing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ from torch import Tensor
 Arrival = Callable[[], list[Tensor]]
 
 
-def leave(tensors: Sequence[Tensor], pool: Executor | None = None) -> Arrival:
-    """Start to copy tensors to the host. The call it gives back waits for them, once for all; they are the caller's.
+def indices_on(values: Sequence[int], device: torch.device) -> Tensor:
+    """Whole numbers as a tensor (N,) of int64 on a device."""
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=torch.long, device=device)
+    if list(values) == list(range(len(values))):
+        return torch.arange(len(values), device=device)
+    return torch.tensor(values, dtype=torch.long).pin_memory().to(device, non_blocking=True)
 
-    From a GPU they go through pinned memory, which it writes itself, into ordinary memory, which may be kept for as
-    long as one likes. With a `pool` one of its threads waits and copies.
+
+def to_host(tensors: Sequence[Tensor], pool: Executor | None = None) -> Arrival:
+    """Start to copy tensors to the host; returns a function that waits for the copies and gives them back.
+
+    From a GPU the values go through pinned memory, which the GPU writes by itself, into ordinary memory, which the
+    caller may keep. With a `pool`, one of its threads waits and copies.
     """
     if not any(map(_is_cuda, tensors)):
         here = [tensor.cpu() for tensor in tensors]
@@ -46,5 +55,5 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 
 def own(tensor: Tensor) -> Tensor:
-    """A copy in ordinary memory. By numpy, in this thread alone: torch would take every core from those that decode."""
+    """A copy in ordinary memory, made by numpy: torch would take cores from the threads that decode images."""
     return torch.from_numpy(tensor.numpy().copy())

@@ -1,26 +1,33 @@
-"""Where in a network a tensor is read, and how such a place is written down."""
+"""Names of tensors inside a network: which layer, its input or its output, and how its values are laid out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens.capture.checks import indices_on
+from gamlens.capture.device import indices_on
 from gamlens.errors import GamlensError
 
 INPUT = "input"
 OUTPUT = "output"
 NHWC = "nhwc"
 TOKENS = "tokens"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TokenGrid:
-    """Where tokens lie: `order` holds the number of each cell's token, row by row; the others are set aside."""
+    """Where the tokens of a transformer lie in the image.
+
+    `order` holds the number of the token of each cell, row by row. Tokens without a place (class and register tokens)
+    are left out. `count` is the number of all tokens.
+    """
 
     height: int
     width: int
@@ -29,7 +36,7 @@ class TokenGrid:
 
     @property
     def aside(self) -> int:
-        """How many tokens have no place: class and register tokens."""
+        """How many tokens have no place in the image: class and register tokens."""
         return self.count - len(self.order)
 
     def image(self, tokens: Tensor) -> Tensor:
@@ -45,7 +52,7 @@ class TokenGrid:
 
 @dataclass(frozen=True)
 class LayerPoint:
-    """A tensor inside one forward pass.
+    """The name of a tensor inside one forward pass.
 
     `layer4` is what module layer4 returns; `fc:input` what module fc reads; `features:relu` what the function
     relu makes of features' output, though no module holds it; `output` is what the whole model returns. A tensor whose
@@ -79,13 +86,17 @@ class LayerPoint:
         return cls(module, chain=tuple(rest), channels_last=last, tokens=tokens)
 
     def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def name(self) -> str:
+        """The text that `parse` reads."""
         steps = (INPUT,) if self.reads_input else self.chain
         layout = (NHWC,) if self.channels_last else (TOKENS,) if self.tokens else ()
         return ":".join((self.module, *steps, *layout))
 
 
-PIXELS = LayerPoint("", reads_input=True)
-"""What the whole model reads: the image."""
+PIXELS = LayerPoint("", reads_input=True)  # what the whole model reads: the image
 
 
 def function_name(func: Any) -> str:
@@ -118,3 +129,16 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors(item)
+
+
+def last_layers(layers: Sequence[T], n: int | None) -> tuple[T, ...]:
+    """The last n layers, all where n is None. An error says how many there are; of one layer, n = 2 takes that one."""
+    n = len(layers) if n is None else int(n) if isinstance(n, np.integer) else n
+    if n == 2 and len(layers) == 1:  # the usual n, on a network with a single block
+        return tuple(layers)
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):
+        raise GamlensError(
+            f"n={n!r} blocks were asked for; {len(layers)} are at hand ({', '.join(map(str, layers))}): give n from 1 "
+            f"to {len(layers)}, or trace with a larger n."
+        )
+    return tuple(layers[len(layers) - n :])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gamlens.capture import batched_backward as turns
+from gamlens.capture import backward as turns
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
 from gamlens.inputs.images import Picture
 from gamlens.inputs.transform import Frame
@@ -78,7 +78,7 @@ def _backward(
         v = vectors[side].new_zeros(int(turn.max()) + 1, len(local), vectors[side].shape[1])
         at = (turn.to(v.device), images.to(v.device))
         v[at] = vectors[side]
-        found = turns.gradients(glance.embeddings, v, glance.tail, keep_graph=True, most=sink.ask.batch)
+        found = turns.batched_gradients(glance.embeddings, v, glance.tail, keep_graph=True, most=sink.ask.batch)
         gradients = {name: gradient[at] for name, gradient in found.items()}
         none = torch.full((len(places),), NO_CLASS, device=v.device)
         activations, index = glance.tail.activations(), tuple(images.tolist())

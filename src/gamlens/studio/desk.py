@@ -15,7 +15,8 @@ from gamlens.studio.shelf import Shelf
 from gamlens.studio.spots import spot_shots
 from gamlens.studio.state import Slot, Spot, Visit, Visits
 from gamlens.studio.views import MEAN, Controls, Shot, class_shots, guesses, notes, pair_shots, picked
-from gamlens.trace import PairTrace, Trace
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.trace import Trace
 
 log = logging.getLogger("gamlens.studio")
 

@@ -17,7 +17,8 @@ from gamlens.rows import Rows
 from gamlens.studio.spots import spot_match
 from gamlens.studio.state import Photo, Spot
 from gamlens.studio.views import Controls, Shot, draw, guesses, picked
-from gamlens.trace import PairTrace, Trace
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.trace import Trace
 
 LONGEST = 4096
 

@@ -9,7 +9,7 @@ from gamlens.inputs.transform import Frame
 from gamlens.pairs.correspondence import Matches
 from gamlens.studio.state import Photo, Spot
 from gamlens.studio.views import Controls, Shot, where
-from gamlens.trace import PairTrace
+from gamlens.pairs.pair_trace import PairTrace
 
 
 def spot_shots(pair: PairTrace, photos: tuple[Photo, Photo], controls: Controls, spot: Spot) -> list[Shot]:

@@ -16,7 +16,8 @@ from PIL import Image
 from gamlens.errors import GamlensError
 from gamlens.inputs.images import Picture, upright
 from gamlens.inputs.transform import Frame
-from gamlens.trace import PairTrace, Trace
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.trace import Trace
 
 MEGA = 10**6
 MOST_BYTES, MOST_PIXELS = 20 * MEGA, 40 * MEGA

@@ -17,7 +17,8 @@ from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.rows import HIDDEN_SHARE, Rows
 from gamlens.studio.state import Photo
-from gamlens.trace import Guess, PairTrace, Trace
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.trace import Guess, Trace
 
 THREE = ("gam", "grad_cam", "grad_cam_pp")
 MEAN = "mean of n"
