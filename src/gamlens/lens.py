@@ -19,8 +19,9 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput, ViewList, Views, prepare, prepare_pixels
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture, pictures
-from gamlens.inputs.transform import ExternalTransform, Frame, Transform
+from gamlens.inputs.transform import ExternalTransform, Transform
 from gamlens.models import Layout, Network, Output, pick
 from gamlens.models.hooked import HookedModel, Reach
 from gamlens.pairs import text as text_room

@@ -17,8 +17,8 @@ from gamlens.capture.checks import Check, indices_on
 from gamlens.capture.layers import PIXELS
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.maps import at_least_float32
 from gamlens.methods import Method
 

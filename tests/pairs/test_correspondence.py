@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.inputs.transform import Frame
+from gamlens.inputs.frame import Frame
 from gamlens.pairs.correspondence import cell_of
 from gamlens.trace import PairTrace
 

@@ -19,8 +19,8 @@ from gamlens.capture import checks
 from gamlens.capture import device as host
 from gamlens.capture.checks import Check
 from gamlens.errors import GamlensError
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 
 NO_CLASS = -1
 SHOWN = 12

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gamlens.capture import batched_backward as turns
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.maps import at_least_float32
 from gamlens.retrieval.collect import Ask, Sink
 from gamlens.retrieval.gallery import Gallery

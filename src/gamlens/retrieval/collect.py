@@ -11,8 +11,8 @@ from torch import Tensor
 from gamlens import methods, scores
 from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import Fusion
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.retrieval.remember import Depth
 from gamlens.rows import Provenance, Rows
 

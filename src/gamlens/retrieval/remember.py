@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from gamlens.capture.forward import ForwardRecord
 from gamlens.errors import GamlensError
 from gamlens.inputs.batch import ModelInput
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture, pictures
-from gamlens.inputs.transform import Frame
 from gamlens.methods import Method
 from gamlens.retrieval.embedding_form import OTHER, find_law
 from gamlens.retrieval.gallery import Gallery

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.pairs.correspondence import Matches
 from gamlens.studio.state import Photo, Spot
 from gamlens.studio.views import Controls, Shot, where
