@@ -72,7 +72,7 @@ def test_a_tensor_of_the_users_is_not_shared():
 
 def test_a_preprocessed_batch_is_taken_as_it_is_in_few_calls():
     """Itself, not a copy; nothing is called in gamlens.inputs but a few functions of batch.py."""
-    batch, called = torch.rand(2, 3, 8, 8), []
+    batch, transform, called = torch.rand(2, 3, 8, 8), Transform((8, 8)), []
 
     def note(frame, event, _):
         if event == "call" and "gamlens/inputs" in frame.f_code.co_filename:
@@ -80,7 +80,7 @@ def test_a_preprocessed_batch_is_taken_as_it_is_in_few_calls():
 
     sys.setprofile(note)
     try:
-        found = prepare(batch, Transform((8, 8)), Views.parse(()))
+        found = prepare(batch, transform, Views.parse(()))
     finally:
         sys.setprofile(None)
     assert found.batches[0] is batch
