@@ -50,7 +50,7 @@ class Lens:
         self,
         model_or_name: nn.Module | str,
         *,
-        weights: models.Weights = None,
+        weights: models.WeightSource = None,
         blocks: Sequence[str] | None = None,
         embedding: str | None = None,
         output: Output = None,
