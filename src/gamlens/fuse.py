@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,9 +20,9 @@ from gamlens.errors import GamlensError, Registry, warn
 FUSIONS: dict[str, Callable[[Tensor], Tensor]] = Registry(
     "fusion",
     {
-        "mean": lambda stack: stack.mean(dim=0),
-        "max": lambda stack: stack.amax(dim=0),
-        "product": lambda stack: stack.prod(dim=0),
+        "mean": partial(torch.mean, dim=0),
+        "max": partial(torch.amax, dim=0),
+        "product": partial(torch.prod, dim=0),
     },
     hint=" Or give one weight per block.",
 )

@@ -22,7 +22,7 @@ from gamlens.capture.layers import OUTPUT
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
-from gamlens.inputs.batch import ModelInput, ViewList, Views, prepare, prepare_pixels
+from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
 from gamlens.methods import METHODS
@@ -62,7 +62,7 @@ class Lens:
         self,
         model_or_name: nn.Module | str,
         *,
-        weights: models.Weights = None,
+        weights: models.WeightSource = None,
         blocks: Sequence[str] | None = None,
         embedding: str | None = None,
         output: Output = None,
@@ -75,7 +75,13 @@ class Lens:
         text: models.TextEncoder | None = None,
     ) -> None:
         network = models.load(model_or_name, weights=weights)
-        self.name, self.weights = network.name, network.weights
+        self.name, self.weights, self.precision = network.name, network.weights, precision
+        self.about = {  # what is recorded with every result
+            "model": network.name,
+            "weights": network.weights,
+            "precision": precision,
+            "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
         self.multi_label = network.multi_label if multi_label is None else multi_label
         self.labels = _labels(labels) if labels is not None else network.labels
         self.aliases = dict(network.aliases)
@@ -104,11 +110,6 @@ class Lens:
         return self._hooked.model
 
     @property
-    def precision(self) -> str:
-        """The precision that the model runs in."""
-        return self._hooked.precision
-
-    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return self._hooked.like(torch.empty(0)).device
@@ -132,16 +133,6 @@ class Lens:
     def layout(self) -> Layout:
         """What discovery found: stages with their shapes and strides, and the embedding."""
         return self._hooked.layout
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What is recorded with every result: the model, its weights, the precision, and versions."""
-        return {
-            "model": self.name,
-            "weights": self.weights,
-            "precision": self.precision,
-            "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        }
 
     def to(self, device: str | torch.device) -> Lens:
         """Move the model to a device; returns the lens itself."""
@@ -223,27 +214,27 @@ class Lens:
         if not isinstance(score, str) and target is not None:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
         inputs = self.prepare(images, views=views)
-        provenance = self._provenance(inputs, views, {"score": scores.name_of(score)})
+        provenance = self._provenance(inputs, score=scores.name_of(score))
         found: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             if found and isinstance(score, str):
                 target = found[0][0].per_image()  # the plain view decides
             with model_guard(self._hooked.inner):
                 record = self._hooked.forward(batch, n, method=METHODS[method])
-                trace = self._backward(record, target, provenance, score, keep_graph)
+                trace = self._backward(record, len(batch), target, score, provenance, keep_graph)
             found.append((trace, mirrored))
         return found[0][0].with_views(found[1:])
 
     def _backward(
         self,
         record: ForwardRecord,
+        count: int,
         target: Any,
-        provenance: Provenance,
         score: str | scores.OutputScore,
+        provenance: Provenance,
         keep_graph: bool,
     ) -> Trace:
-        """The backward of class scores, or of a score of the user's own."""
-        count = len(provenance.pictures)
+        """The backward of class scores of `count` images, or of a score of the user's own."""
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label)
             output = self._hooked.class_scores(record, count)
@@ -316,8 +307,8 @@ class Lens:
             raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many, or 1 against N.")
         pairs = max(counts)
         provenances = (
-            self._provenance(sides[0], views, {}).repeated(pairs),
-            self._provenance(sides[1], views, {}).repeated(pairs),
+            self._provenance(sides[0]).repeated(pairs),
+            self._provenance(sides[1]).repeated(pairs),
         )
         found: list[tuple[PairTrace, bool]] = []
         for batch_x, batch_y, mirrored in zip(sides[0].batches, sides[1].batches, sides[0].mirrored, strict=True):
@@ -326,9 +317,7 @@ class Lens:
         found[0][0].views = tuple(found[1:])
         return found[0][0]
 
-    def _forward_pairs(
-        self, x: Tensor, y: Tensor, pairs: int, n: int | None, method: str
-    ) -> tuple[ForwardRecord, ...]:
+    def _forward_pairs(self, x: Tensor, y: Tensor, pairs: int, n: int | None, method: str) -> tuple[ForwardRecord, ...]:
         """One forward of both sides, x before y; two where their sizes differ."""
         batches = []
         for batch in (self._hooked.fit(x), self._hooked.fit(y)):
@@ -370,7 +359,7 @@ class Lens:
         names = text_embedding.listed(captions)
         texts = text_embedding.embed(names, self.text, embeddings, self.name)
         inputs = self.prepare(images, views=views)
-        provenance = self._provenance(inputs, views, {"score": "cosine", "text": list(names)}).of_captions(names)
+        provenance = self._provenance(inputs, score="cosine", text=list(names)).of_captions(names)
         target = [list(range(len(names)))] * len(inputs.pictures)
         found: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
@@ -435,9 +424,7 @@ class Lens:
         """Images decoded and transformed, one batch per view. Every call that takes images takes the result, too."""
         return images if isinstance(images, ModelInput) else prepare(images, self.transform, Views.parse(views))
 
-    def forward(
-        self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False
-    ) -> ForwardRecord:
+    def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
         """One forward of the plain view, which keeps what it is asked for in a graph.
 
         Args:
@@ -457,16 +444,16 @@ class Lens:
         """The embeddings (B,D) that pairs are compared by: one forward, out of any graph."""
         return self.forward(images, embedding=True).embeddings.detach()
 
-    def _provenance(self, inputs: ModelInput, views: ViewList, asked: Mapping[str, Any]) -> Provenance:
+    def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
         """What results carry along: the images, and by what they were explained."""
         about = {**self.about, **asked}
-        looks = Views.parse(views)
-        if looks != Views():
-            about["views"] = {"scales": list(looks.scales), "mirrored": looks.mirrored}
+        if inputs.views != PLAIN_VIEW:
+            about["views"] = {"scales": list(inputs.views.scales), "mirrored": inputs.views.mirrored}
+        height, width = inputs.batches[0].shape[2:]
         return Provenance(
             pictures=inputs.pictures,
             frames=inputs.frames,
-            size=inputs.size,
+            size=(height, width),
             labels=self.labels,
             aliases=self.aliases,
             multi_label=self.multi_label,

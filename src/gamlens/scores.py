@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens.capture import checks
+from gamlens.capture.device import HOST
 from gamlens.errors import GamlensError, Registry
 
 ClassScore = Callable[[Tensor], Tensor]
@@ -40,7 +40,7 @@ def cosine(x: Tensor, y: Tensor) -> Tensor:
     """The cosine of two embeddings: (B,D), (B,D) -> (B,). An embedding of length zero has none: an error."""
     norms: list[Tensor] = [torch.linalg.vector_norm(side, dim=1) for side in (x, y)]
     for name, norm in zip("xy", norms, strict=True):
-        if norm.device.type == checks.HOST and bool((norm == 0).any()):
+        if norm.device.type == HOST and bool((norm == 0).any()):
             row = int((norm == 0).nonzero()[0, 0])
             raise GamlensError(
                 f"The embedding of {name}[{row}] is all zeros, so its cosine is undefined: "

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from gamlens import fuse, methods, scores, targets
-from gamlens.capture import backward, checks
-from gamlens.capture.checks import Check, Checks
-from gamlens.capture.device import indices_on, to_host
-from gamlens.capture.forward import ForwardRecord
-from gamlens.capture.layers import PIXELS, last_layers
+from gamlens.capture import backward
+from gamlens.capture.device import Check, Checks, finite_score, indices_on, to_host
+from gamlens.capture.forward import ForwardRecord, last_layers
+from gamlens.capture.layers import PIXELS
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import BlockMaps, at_least_float32, without_grad_or_autocast
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.methods import METHODS, Method
 
 HIDDEN_SHARE = 0.5
@@ -159,7 +158,7 @@ class Trace:
             image_of_row=wanted.images,
             provenance=provenance,
             output=output,
-            checks=record.checks.ask(checks.score(chosen, len(wanted.images)), chosen.device),
+            checks=record.checks.ask(finite_score(chosen, len(wanted.images)), chosen.device),
             make_maps=record.make_maps,
             record=record if keep_graph else None,
             values=values if keep_graph else None,
@@ -168,7 +167,7 @@ class Trace:
     @classmethod
     def from_score(cls, record: ForwardRecord, value: Any, count: int, provenance: Provenance) -> Trace:
         """Go back once for a score of the user's own: one number per image, (B,), in the record's graph."""
-        check = checks.score(value, count)
+        check = finite_score(value, count)
         (gradients,) = backward.gradients(value, [record], keep_graph=False)
         return cls(
             activations=record.activations(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 
@@ -127,7 +128,7 @@ def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_grap
     the device, from one backward of 2^14 s_r, which finds small gradients, and one of 2^-14 s_r, which finds large
     ones, so that nothing waits.
     """
-    if torch.float16 not in [block.dtype for block in blocks]:
+    if torch.float16 not in map(operator.attrgetter("dtype"), blocks):
         return torch.autograd.grad(score.sum(), blocks, retain_graph=keep_graph, allow_unused=True)
     up, down = (
         torch.autograd.grad((score * factor).sum(), last, retain_graph=True, allow_unused=True)

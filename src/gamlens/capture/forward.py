@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gamlens import fuse
-from gamlens.capture.checks import Checks
-from gamlens.capture.guard import failed, model_guard, unwrap
+from gamlens.capture.device import Checks
+from gamlens.capture.guard import failed, model_guard
 from gamlens.capture.hooks import TensorTap
 from gamlens.capture.layers import NHWC, LayerPoint, TokenGrid
 from gamlens.errors import GamlensError
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -133,7 +136,6 @@ def forward(
         during: A context for the forward, which may change how gradients come back.
         grids: For blocks of tokens, where the tokens lie.
     """
-    model = unwrap(model)
     store = ActivationStore(points, embedding, grids)
     with model_guard(model), TensorTap(model, store.wanted, store.take).attached():
         batch = batch.clone() if batch.is_inference() else batch
@@ -166,3 +168,16 @@ def as_map(name: str, tensor: Tensor, grids: Mapping[str, TokenGrid]) -> Tensor:
     if name in grids:
         return grids[name].image(tensor)
     return tensor.permute(0, 3, 1, 2) if name.endswith(f":{NHWC}") else tensor
+
+
+def last_layers(layers: Sequence[T], n: int | None) -> tuple[T, ...]:
+    """The last n layers, all where n is None. An error says how many there are; of one layer, n = 2 takes that one."""
+    n = len(layers) if n is None else int(n) if isinstance(n, np.integer) else n
+    if n == 2 and len(layers) == 1:  # the usual n, on a network with a single block
+        return tuple(layers)
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):
+        raise GamlensError(
+            f"n={n!r} blocks were asked for; {len(layers)} are at hand ({', '.join(map(str, layers))}): give n from 1 "
+            f"to {len(layers)}, or trace with a larger n."
+        )
+    return tuple(layers[len(layers) - n :])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -55,16 +56,16 @@ def exclusive(model: nn.Module) -> Iterator[list[nn.Module]]:
         with ExitStack() as stack:
             for lock in known.locks:
                 stack.enter_context(lock)
-            modules = [module for reference in known.modules if (module := reference()) is not None]
-            if len(modules) == len(known.modules) and _children(modules) == known.children:
+            modules: list[Any] = list(map(operator.call, known.modules))  # None where one is gone
+            if None not in modules and list(map(id, _children(modules))) == known.children:
                 yield modules
                 return
         _find_locks(model)
 
 
-def _children(modules: list[nn.Module]) -> list[int]:
-    """The identities of all children of these modules, in order: they change when a module is put in or taken out."""
-    return list(map(id, chain.from_iterable([module._modules.values() for module in modules])))
+_submodules = operator.attrgetter("_modules")
+_is_training = operator.attrgetter("training")
+_compiled_call = operator.attrgetter("_compiled_call_impl")
 
 
 def _find_locks(model: nn.Module) -> _Known:
@@ -82,8 +83,14 @@ def _find_locks(model: nn.Module) -> _Known:
         for module in modules:
             _lock_of.setdefault(module, own)
         ordered = [lock for _, lock in sorted(locks.items())]
-        _known[model] = found = _Known(list(map(weakref.ref, modules)), _children(modules), ordered)
+        children = list(map(id, _children(modules)))
+        _known[model] = found = _Known(list(map(weakref.ref, modules)), children, ordered)
         return found
+
+
+def _children(modules: list[nn.Module]) -> Iterator[nn.Module | None]:
+    """All children of these modules, in order. No loop of ours: a GPU has nothing to do until it ends."""
+    return chain.from_iterable(map(dict.values, map(_submodules, modules)))
 
 
 @contextmanager
@@ -94,19 +101,15 @@ def model_guard(model: nn.Module) -> Iterator[None]:
     which holds it already, only the gradient mode is set.
     """
     held: set[int] = _held.__dict__.setdefault("models", set())
-    with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
-        if id(model) not in held:
-            stack.enter_context(_held_in_eval_mode(model, held))
-        yield
-
-
-@contextmanager
-def _held_in_eval_mode(model: nn.Module, held: set[int]) -> Iterator[None]:
-    with exclusive(model) as modules:
-        training = [module for module in modules if module.training]
-        compiled = [module for module in modules if module._compiled_call_impl or "_orig_mod" in module._modules]
+    if id(model) in held:
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+        return
+    with exclusive(model) as modules, torch.inference_mode(False), torch.no_grad():
+        training = list(filter(_is_training, modules))
+        compiled = any(map(_compiled_call, modules)) or "_orig_mod" in chain.from_iterable(map(_submodules, modules))
+        held.add(id(model))
         try:
-            held.add(id(model))
             for module in training:
                 module.training = False
             with torch.compiler.set_stance("force_eager") if compiled else nullcontext():

@@ -25,9 +25,13 @@ class TensorTap(TorchFunctionMode):
     def __init__(self, model: nn.Module, wanted: Sequence[LayerPoint], take: Take) -> None:
         super().__init__()
         self.model, self.take = model, take
-        self.wanted: dict[str, list[LayerPoint]] = {}
+        self.inputs: dict[str, list[LayerPoint]] = {}
+        self.outputs: dict[str, list[LayerPoint]] = {}
+        self.follows = False
         for point in dict.fromkeys(wanted):
-            self.wanted.setdefault(point.module, []).append(point)
+            self.follows = self.follows or bool(point.chain)
+            if point.module != OUTPUT or has_output_module(model):
+                (self.inputs if point.reads_input else self.outputs).setdefault(point.module, []).append(point)
         self.thread = threading.get_ident()
         self.followed: list[tuple[Tensor, LayerPoint, int]] = []
         self.following: ExitStack | None = None
@@ -38,18 +42,14 @@ class TensorTap(TorchFunctionMode):
         """The hooks are on the model inside this context, and gone after it."""
         with ExitStack() as stack, ExitStack() as following:
             self.following = following
-            for name, points in self.wanted.items():
-                if name == OUTPUT and not has_output_module(self.model):
-                    continue
+            for name, points in self.inputs.items():
                 module = self.model.get_submodule(name)
-                inputs = [point for point in points if point.reads_input]
-                outputs = [point for point in points if not point.reads_input]
-                if inputs:
-                    stack.callback(module.register_forward_pre_hook(self._before(inputs), with_kwargs=True).remove)
-                if outputs:
-                    stack.callback(module.register_forward_hook(self._after(outputs)).remove)
-                if any(point.chain for point in outputs):
-                    stack.callback(self.model.register_forward_hook(self._leave).remove)
+                stack.callback(module.register_forward_pre_hook(self._before(points), with_kwargs=True).remove)
+            for name, points in self.outputs.items():
+                module = self.model.get_submodule(name)
+                stack.callback(module.register_forward_hook(self._after(points)).remove)
+            if self.follows:
+                stack.callback(self.model.register_forward_hook(self._leave).remove)
             yield
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -64,7 +64,8 @@ class TensorTap(TorchFunctionMode):
             key = None if args else next(iter(kwargs))
             value = args[0] if key is None else kwargs[key]
             for point in points:
-                value = self.take(point, _tensor(value, point))
+                _check_tensor(value, point)
+                value = self.take(point, value)
             return ((value, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: value})
 
         return hook
@@ -76,11 +77,12 @@ class TensorTap(TorchFunctionMode):
             wrapped = isinstance(output, tuple) and only_tensor(output) is not None
             start = value = output[0] if wrapped else output
             for point in points:
+                _check_tensor(value, point)
                 if not point.chain:
-                    value = self.take(point, _tensor(value, point))
+                    value = self.take(point, value)
             for point in points:
                 if point.chain:
-                    self._follow(_tensor(value, point), point)
+                    self._follow(value, point)
             return None if value is start else (value, *output[1:]) if wrapped else value
 
         return hook
@@ -102,10 +104,11 @@ class TensorTap(TorchFunctionMode):
             if name != point.chain[step]:
                 continue
             self.followed = [other for other in self.followed if other is not entry]
+            _check_tensor(result, point)
             if step + 1 < len(point.chain):
-                self.followed.append((_tensor(result, point), point, step + 1))
+                self.followed.append((result, point, step + 1))
             else:
-                result = self.take(point, _tensor(result, point))
+                result = self.take(point, result)
         return result
 
 
@@ -114,10 +117,9 @@ def has_output_module(model: nn.Module) -> bool:
     return isinstance(getattr(model, OUTPUT, None), nn.Module)
 
 
-def _tensor(value: Any, point: LayerPoint) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    raise GamlensError(
-        f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside it, or after it, "
-        "that gives one."
-    )
+def _check_tensor(value: Any, point: LayerPoint) -> None:
+    if not isinstance(value, Tensor):
+        raise GamlensError(
+            f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside it, or after it, "
+            "that gives one."
+        )

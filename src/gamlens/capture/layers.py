@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,6 @@ INPUT = "input"
 OUTPUT = "output"
 NHWC = "nhwc"
 TOKENS = "tokens"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -129,16 +127,3 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors(item)
-
-
-def last_layers(layers: Sequence[T], n: int | None) -> tuple[T, ...]:
-    """The last n layers, all where n is None. An error says how many there are; of one layer, n = 2 takes that one."""
-    n = len(layers) if n is None else int(n) if isinstance(n, np.integer) else n
-    if n == 2 and len(layers) == 1:  # the usual n, on a network with a single block
-        return tuple(layers)
-    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):
-        raise GamlensError(
-            f"n={n!r} blocks were asked for; {len(layers)} are at hand ({', '.join(map(str, layers))}): give n from 1 "
-            f"to {len(layers)}, or trace with a larger n."
-        )
-    return tuple(layers[len(layers) - n :])

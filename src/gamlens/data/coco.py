@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gamlens.data.files import Root, all_there, cut, first, folder, images_in, optional, read_json
-from gamlens.data.sample import Box, Dataset, Mask, Sample
+from gamlens.data.reading import AnyPath, all_there, cut, dataset_folder, first, images_in, import_extra, read_json
+from gamlens.data.sample import Box, Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError
 
 
@@ -49,7 +49,7 @@ class InstanceMask:
 
     def _union(self, segmentations: list[Any]) -> Mask:
         """Polygons and run lengths together, (H,W)."""
-        coder = optional("pycocotools.mask", "Reading COCO masks")
+        coder = import_extra("pycocotools.mask", "Reading COCO masks")
         union = np.zeros(self.size, dtype=bool)
         for shape in segmentations:
             if not shape:
@@ -61,12 +61,12 @@ class InstanceMask:
         return union
 
 
-def coco(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+def coco(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
     """The images of annotations/instances_`split`.json, sorted by file name; "val2017" by default ("val" is enough).
 
     Labels index the categories in the order of their ids. Crowd regions give neither labels nor boxes.
     """
-    base = folder(root)
+    base = dataset_folder(root)
     years = [split] if split and split[-4:].isdigit() else [f"{split or 'val'}2017", split or "val"]
     file = first(
         [base / "annotations" / f"instances_{year}.json" for year in years],
@@ -88,10 +88,9 @@ def _sample(image: Mapping[str, Any], images: Path, file: Path, instances: _Inst
             x, y, width, height = map(float, note["bbox"])
             boxes.append(Box(instances.labels[note["category_id"]], x, y, x + width, y + height))
     size = (int(image["height"]), int(image["width"]))
-    labels = tuple(sorted({box.label for box in boxes}))
     mask = InstanceMask(str(file), image["id"], size)
     name = str(image["file_name"])
-    return Sample(Path(name).stem, str(images / name), labels, tuple(boxes), size, mask)
+    return Sample(Path(name).stem, str(images / name), labels_of(boxes), tuple(boxes), size, mask)
 
 
 def _instances(file: str) -> _Instances:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gamlens.data.files import Root, image_size, read_json
+from gamlens.data.reading import AnyPath, image_size, read_json
 from gamlens.data.sample import Dataset, Sample
 from gamlens.errors import GamlensError
 
@@ -53,14 +53,14 @@ class Manifest:
         """sha256 of the items."""
         return hashlib.sha256(json.dumps([[*item.names, item.label] for item in self.items]).encode()).hexdigest()
 
-    def save(self, path: Root) -> None:
+    def save(self, path: AnyPath) -> None:
         items = [[*item.names] if item.label < 0 else [*item.names, item.label] for item in self.items]
         lines = ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in items)
         head = json.dumps({"kind": self.kind, "seed": self.seed, "source": self.source}, ensure_ascii=False, indent=2)
         Path(path).write_text(f'{head[:-2]},\n  "items": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
 
     @staticmethod
-    def load(path: Root) -> Manifest:
+    def load(path: AnyPath) -> Manifest:
         contents = read_json(Path(path))
         try:
             items = tuple(_item(given) for given in contents["items"])

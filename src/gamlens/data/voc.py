@@ -10,14 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gamlens.data.files import Root, all_there, cut, first, folder, image_size, images_in, read_xml, text
-from gamlens.data.sample import Box, Dataset, Mask, Sample
+from gamlens.data.class_names import VOC_CLASSES
+from gamlens.data.reading import (
+    Annotation,
+    AnyPath,
+    all_there,
+    cut,
+    dataset_folder,
+    first,
+    image_size,
+    images_in,
+    read_xml,
+    text,
+)
+from gamlens.data.sample import Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError, near
 
-CLASSES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
+VOC_INDEX = {name: number for number, name in enumerate(VOC_CLASSES)}
 VOID = 255
 
 
@@ -48,13 +57,13 @@ class PaletteMask:
         return np.asarray(self.values() == VOID)
 
 
-def voc(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+def voc(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
     """The images of ImageSets/Segmentation/`split`.txt, or of ImageSets/Main where that has it; "val" by default.
 
     `split` may name the folder ("Main/val"). Labels come from the mask in Segmentation and from the XML in Main,
     from the other where that one is missing. Boxes are the XML's numbers as given.
     """
-    base = folder(root)
+    base = dataset_folder(root)
     top = next((p for p in (base / "VOCdevkit" / "VOC2012", base / "VOC2012") if p.is_dir()), base)
     listing = _listing(top, split or "val")
     names = list(dict.fromkeys(line.split()[0] for line in text(listing).splitlines() if line.strip()))
@@ -63,7 +72,7 @@ def voc(root: Root, *, split: str | None = None, limit: int | None = None) -> Da
     all_there([f"{name}.jpg" for name in chosen], images_in(images), images, listing)
     by_mask = listing.parent.name == "Segmentation"
     samples = tuple(_sample(top, name, by_mask=by_mask) for name in chosen)
-    return Dataset("voc", str(root), CLASSES, samples)
+    return Dataset("voc", str(root), VOC_CLASSES, samples)
 
 
 def _listing(top: Path, split: str) -> Path:
@@ -79,11 +88,10 @@ def _sample(top: Path, name: str, *, by_mask: bool) -> Sample:
     image, xml = top / "JPEGImages" / f"{name}.jpg", top / "Annotations" / f"{name}.xml"
     png = top / "SegmentationClass" / f"{name}.png"
     mask = PaletteMask(str(png)) if png.is_file() else None
-    note = read_xml(xml) if xml.is_file() else None
-    boxes = tuple(Box(_label(what, xml), *corners) for what, corners in note.objects) if note else ()
-    size = note.size if note else None
-    labels = tuple(sorted({box.label for box in boxes}))
-    if mask and (by_mask or note is None):
+    note = read_xml(xml) if xml.is_file() else Annotation()
+    boxes, size = note.boxes(VOC_INDEX, repr(str(xml))), note.size
+    labels = labels_of(boxes)
+    if mask and (by_mask or not xml.is_file()):
         values = mask.values()
         labels, size = _shown(values, mask.path), size or (values.shape[0], values.shape[1])
     return Sample(name, str(image), labels, boxes, size or image_size(image), mask)
@@ -92,15 +100,9 @@ def _sample(top: Path, name: str, *, by_mask: bool) -> Sample:
 def _shown(values: NDArray[Any], path: str) -> tuple[int, ...]:
     """The labels in a mask."""
     found = [int(value) for value in np.flatnonzero(np.bincount(values.ravel(), minlength=1)) if value not in (0, VOID)]
-    if found and found[-1] > len(CLASSES):
+    if found and found[-1] > len(VOC_CLASSES):
         raise GamlensError(
-            f"The mask {path!r} holds the value {found[-1]}: expected 0 to {len(CLASSES)} and {VOID} (void). "
+            f"The mask {path!r} holds the value {found[-1]}: expected 0 to {len(VOC_CLASSES)} and {VOID} (void). "
             "Use the files of SegmentationClass, not of SegmentationObject."
         )
     return tuple(value - 1 for value in found)
-
-
-def _label(name: str, where: Path) -> int:
-    if name not in CLASSES:
-        raise GamlensError(f"{str(where)!r} has an object {name!r}, which is no VOC class: {near(name, CLASSES)}")
-    return CLASSES.index(name)

@@ -13,8 +13,9 @@ from gamlens.data import Sample
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import Protocol, Unit
 from gamlens.inputs.batch import ModelInput, Views, join, part, prepare
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import ExternalTransform, Frame, Transform
+from gamlens.inputs.transform import ExternalTransform, Transform
 
 Row = dict[str, Any]
 

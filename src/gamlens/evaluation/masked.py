@@ -11,10 +11,10 @@ from torch import Tensor
 from gamlens import metrics, scores
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import Protocol
+from gamlens.fuse import at_least_float32
 from gamlens.inputs.batch import ModelInput
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
-from gamlens.maps import at_least_float32
 from gamlens.models import pick
 
 LARGEST = 64

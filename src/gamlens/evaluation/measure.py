@@ -21,8 +21,8 @@ from gamlens.evaluation import masked
 from gamlens.evaluation.batches import Ready, Row, error_row, head, ready, split
 from gamlens.evaluation.protocol import Protocol, Unit
 from gamlens.explanation import Explanation
+from gamlens.fuse import at_least_float32
 from gamlens.lens import Lens
-from gamlens.maps import at_least_float32
 
 Maps = dict[tuple[str, int], Tensor]
 UNCHANGED = "ones"

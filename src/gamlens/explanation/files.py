@@ -15,8 +15,8 @@ import torch
 
 from gamlens.errors import GamlensError
 from gamlens.explanation.result import Explanation, PairExplanation, file_stem
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 
 FORMAT = 1
 JSON, MAPS = "explanation.json", "maps.npz"

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from gamlens import boxes as locate
 from gamlens import render
-from gamlens.capture.checks import Checks
-from gamlens.capture.device import to_host
+from gamlens.capture.device import Checks, to_host
 from gamlens.errors import GamlensError
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 
 NO_CLASS = -1
 SHOWN = 12

@@ -24,7 +24,7 @@ from gamlens.figures.request import (
     sheet,
 )
 from gamlens.render import Grid, Line, Panel, Scale
-from gamlens.rows import Rows
+from gamlens.trace import Trace
 
 LITERAL = "grad_cam_pp_literal"
 SUMS = Scale("Sums over channels", "0", "largest")
@@ -84,12 +84,12 @@ def layers(ask: Ask) -> Grid:
     return Grid(tuple(rows), labels=tuple(labels), groups=groups, widths=widths, keys=(SALIENCY, SUMS))
 
 
-def _alone(rows: Rows, values: Tensor) -> Panel:
+def _alone(rows: Trace, values: Tensor) -> Panel:
     """Sums on a scale of their own."""
     return sheet(rows, values, float(values.max()))
 
 
-def _diagnosis(rows: Rows, results: list[Explanation]) -> list[Panel]:
+def _diagnosis(rows: Trace, results: list[Explanation]) -> list[Panel]:
     """One image's column of the negative-gradient figure; each two parts that are compared share a scale."""
     gam, cam = results
     sums, parts = rows.sums(), rows.evidence()
@@ -123,7 +123,7 @@ def _beside(ask: Ask, names: tuple[str, ...]) -> Grid:
     return Grid(tuple(rows), heads, tuple(labels), breaks=breaks, keys=(SALIENCY,))
 
 
-def _marked(result: PairExplanation, name: str, side: str, rows: Rows) -> Panel:
+def _marked(result: PairExplanation, name: str, side: str, rows: Trace) -> Panel:
     """A map, framed red where it fails by a rule: nothing in it, or most of the positive evidence hidden."""
     shown = getattr(result, side)
     bad = empty(shown) or (name == "grad_cam" and hides(rows))

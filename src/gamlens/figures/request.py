@@ -18,7 +18,7 @@ from gamlens.explanation import Explanation
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.render import Line, Panel, Scale
-from gamlens.rows import HIDDEN_SHARE, USUAL, Rows
+from gamlens.trace import HIDDEN_SHARE, USUAL, Trace
 
 THREE = ("gam", "grad_cam", "grad_cam_pp")
 PREDICTED, TRUE = (64, 224, 255), (255, 255, 255)
@@ -111,14 +111,14 @@ def heat(explanation: Explanation, row: int = 0, *, block: str | None = None, **
     return Panel(explanation.overlay(row, block=block), alt=f"{explanation.names[row]}: saliency", **words)
 
 
-def sheet(rows: Rows, values: Tensor, top: float, row: int = 0, **words: Any) -> Panel:
+def sheet(rows: Trace, values: Tensor, top: float, row: int = 0, **words: Any) -> Panel:
     """Values (R,h,w) of a block, divided by `top`, as a plain map in the photo's shape."""
     wide = fuse.resize(values[row : row + 1] / max(top, 1e-30), rows.size)[0].clamp(0, 1)
     full = rows.origin.frames[rows.index[row]].map(wide.cpu()).numpy()
     return Panel(Image.fromarray(render.colorize(full)), **words)
 
 
-def hidden(rows: Rows, row: int = 0) -> Panel:
+def hidden(rows: Trace, row: int = 0) -> Panel:
     """The photo, dark where Grad-CAM hides a pixel (Eq. 4)."""
     picture = np.asarray(rows.origin.pictures[rows.index[row]].open())
     found = rows.evidence()
@@ -131,7 +131,7 @@ def hidden(rows: Rows, row: int = 0) -> Panel:
     return Panel(marked, caption=f"{share:.0f} % of P", alt="pixels that Grad-CAM hides")
 
 
-def hides(rows: Rows, row: int = 0) -> bool:
+def hides(rows: Trace, row: int = 0) -> bool:
     """Whether Grad-CAM hides most of the positive evidence at the last block."""
     return bool(rows.evidence().hidden_share[row] > HIDDEN_SHARE)
 

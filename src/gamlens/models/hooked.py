@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gamlens.capture import checks
 from gamlens.capture import forward as capture
-from gamlens.capture.forward import ForwardRecord
+from gamlens.capture.device import finite
+from gamlens.capture.forward import ForwardRecord, last_layers
 from gamlens.capture.guard import exclusive, unwrap
 from gamlens.capture.hooks import has_output_module
-from gamlens.capture.layers import OUTPUT, PIXELS, LayerPoint, TokenGrid, last_layers
+from gamlens.capture.layers import OUTPUT, PIXELS, LayerPoint, TokenGrid
 from gamlens.errors import GamlensError, Registry, warn
 from gamlens.methods import Method
 from gamlens.models.discovery.bind import Binding, bind, grids, named
@@ -128,27 +128,32 @@ class HookedModel:
         binding = self.bound(batch)
         batch = batch.clone() if binding.writes_input else batch
         if method is not None and method.kind == "input":
-            record = self._run(batch, (PIXELS,), method, embedding)
+            record = self._run(batch, binding, (PIXELS,), method, embedding)
         else:
-            record = self._run(batch, last_layers(binding.points, n) if n != 0 else (), None, embedding)
-        for name, block in record.blocks.items():
-            check = checks.finite(block.detach(), partial(_say_not_finite, name, self.name))
-            record.checks = record.checks.ask(check, block.device)
+            record = self._run(batch, binding, last_layers(binding.points, n) if n != 0 else (), None, embedding)
+        if record.blocks:
+            check = finite(record.blocks, partial(_say_not_finite, self.name))
+            record.checks = record.checks.ask(check, batch.device)
         return record
 
     def _run(
-        self, batch: Tensor, points: Sequence[LayerPoint], method: Method | None, embedding: bool
+        self,
+        batch: Tensor,
+        binding: Binding,
+        points: Sequence[LayerPoint],
+        method: Method | None,
+        embedding: bool,
     ) -> ForwardRecord:
         """The forward itself, compiled or plain."""
         place = self.embedding if embedding else None
         whole = place is not None and place.name == OUTPUT and not has_output_module(self.inner)
         read = None if whole else place
-        grids = self._grids_at(batch)
+        grids = self._grids_at(batch, binding)
         record = self._run_compiled(batch, points, read, grids) if self.compile and method is None else None
         if record is None:
             during = method.during() if method is not None else None
             record = capture.forward(
-                self.model, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids
+                self.inner, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids
             )
         if place is not None:
             record.embedding = self._embedding(pick(record.output, self.output) if whole else record.embedding, batch)
@@ -167,7 +172,9 @@ class HookedModel:
 
     def class_scores(self, record: ForwardRecord, count: int) -> Tensor:
         """The model's class scores (B,K), picked out of its output."""
-        output = pick(record.output, self.output)
+        output: Tensor = self.picked(record)
+        if not isinstance(output, Tensor):
+            output = pick(output, None)
         if output.ndim != 2 or len(output) != count or not output.is_floating_point():
             raise GamlensError(
                 f"The output has the shape {tuple(output.shape)}; class scores are ({count}, classes). Pick them with "
@@ -202,9 +209,8 @@ class HookedModel:
             warn(f"compile=True: {self.name} runs as it is, not compiled: {compiled.reason(error)}")
             return None
 
-    def _grids_at(self, batch: Tensor) -> Mapping[str, TokenGrid]:
+    def _grids_at(self, batch: Tensor, binding: Binding) -> Mapping[str, TokenGrid]:
         """Where tokens lie at this batch's size: found anew for a size that is new."""
-        binding = self.bound(batch)
         size = (int(batch.shape[-2]), int(batch.shape[-1]))
         if not binding.grids or size == binding.size:
             return binding.grids
@@ -213,7 +219,7 @@ class HookedModel:
         return self._grids[size]
 
 
-def _say_not_finite(block: str, model: str) -> str:
+def _say_not_finite(model: str, block: str) -> str:
     return (
         f"Block {block!r} of {model} has values that are not finite: are there NaN or infinite weights, or pixels, or "
         "does half precision overflow?"

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gamlens import fuse, scores
-from gamlens.capture import backward, checks
-from gamlens.capture.checks import Check, Checks
+from gamlens.capture import backward
+from gamlens.capture.device import Check, Checks, finite_score
 from gamlens.capture.forward import ForwardRecord
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, PairExplanation
@@ -108,7 +108,7 @@ class PairTrace:
         waiting = Checks()
         for record in self.records:
             waiting += record.checks
-        waiting = waiting.ask(checks.score(value, len(self)), value.device)
+        waiting = waiting.ask(finite_score(value, len(self)), value.device)
         found = backward.gradients(value, self.records, keep_graph=keep)
         same = scores.saturated(score, value.detach())
         if same is not None:

@@ -21,7 +21,6 @@ from gamlens.explanation import PairExplanation
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.render import Bars, Grid, Page, Panel, Section, Table, Text
-from gamlens.rows import Rows
 from gamlens.trace import Trace
 
 THREE = ("gam", "grad_cam", "grad_cam_pp")
@@ -197,7 +196,7 @@ def _both(result: PairExplanation) -> list[Panel]:
     return [Panel(result.x.overlay()), Panel(result.y.overlay())]
 
 
-def _evidence_panels(rows: Rows, image: Image.Image) -> list[Panel]:
+def _evidence_panels(rows: Trace, image: Image.Image) -> list[Panel]:
     """P and |N| on one scale, and the hidden pixels outlined on the photo."""
     found = rows.evidence()
     top = torch.maximum(found.positive.max(), found.negative.abs().max()).clamp(min=1e-12)

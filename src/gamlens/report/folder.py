@@ -22,7 +22,7 @@ from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation, file_stem
 from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput, Views, prepare
-from gamlens.inputs.images import EXTENSIONS, Picture
+from gamlens.inputs.images import IMAGE_EXTENSIONS, Picture
 from gamlens.lens import Lens, reach
 from gamlens.streaming.stream import StreamResult, look_at
 from gamlens.trace import Guess, Trace
@@ -64,10 +64,10 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
     for place in places:
         path = Path(place)
         if path.is_dir():
-            inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
+            inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in IMAGE_EXTENSIONS)
             inside = [file for file in inside if not _below(file, skip)]
             if not inside:
-                raise GamlensError(f"The folder {place!r} holds no image ({', '.join(EXTENSIONS)}).")
+                raise GamlensError(f"The folder {place!r} holds no image ({', '.join(IMAGE_EXTENSIONS)}).")
             found += inside
         elif path.exists() or not glob.has_magic(place):
             found.append(place)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from gamlens import methods, render, scores
 from gamlens import retrieval as gallery
+from gamlens.capture.layers import last_layers
 from gamlens.errors import GamlensError, near
 from gamlens.explanation import Explanation, PairExplanation
 from gamlens.explanation.files import Staged
@@ -24,7 +25,6 @@ from gamlens.render import Grid, Page, Panel, Scale, Section
 from gamlens.report.folder import folders, small
 from gamlens.retrieval import Gallery
 from gamlens.retrieval.select import choose
-from gamlens.rows import last_blocks
 
 PAGE_LIMIT, THUMB, ACROSS = 50, 360, 5
 BATCH = 32
@@ -52,7 +52,7 @@ class Recipe:
     def check(self, lens: Lens) -> None:
         """An error where the model has fewer blocks; found out before the long part."""
         if methods.find(self.method).kind == "block":
-            last_blocks(lens.blocks, self.n)
+            last_layers(lens.blocks, self.n)
 
 
 @dataclass(frozen=True)

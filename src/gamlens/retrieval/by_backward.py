@@ -9,14 +9,14 @@ from torch import Tensor
 
 from gamlens.capture import backward as turns
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
+from gamlens.fuse import at_least_float32
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
-from gamlens.maps import at_least_float32
 from gamlens.retrieval.collect import Ask, Sink
 from gamlens.retrieval.gallery import Gallery
 from gamlens.retrieval.remember import Eye, Glance, glances
 from gamlens.retrieval.select import check_lengths, choose, slopes, warn_same
-from gamlens.rows import Rows
+from gamlens.trace import Trace
 
 Images = Gallery | list[Picture]
 Shown = dict[int, tuple[Picture, Frame]]
@@ -82,7 +82,7 @@ def _backward(
         gradients = {name: gradient[at] for name, gradient in found.items()}
         none = torch.full((len(places),), NO_CLASS, device=v.device)
         activations, index = glance.tail.activations(), tuple(images.tolist())
-        sink.put(places, Rows(activations, gradients, value, none, index, glance.size, sink.ask.about))
+        sink.put(places, Trace(activations, gradients, value, none, index, glance.size, sink.ask.about))
 
 
 def _shown(glance: Glance, numbers: Tensor) -> Shown:

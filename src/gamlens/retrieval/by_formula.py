@@ -7,12 +7,12 @@ from torch import Tensor
 
 from gamlens import methods
 from gamlens.explanation import NO_CLASS, PairExplanation
-from gamlens.maps import at_least_float32
+from gamlens.fuse import at_least_float32, without_grad_or_autocast
 from gamlens.retrieval.collect import Ask, Sink
 from gamlens.retrieval.embedding_form import pull
 from gamlens.retrieval.gallery import Gallery
 from gamlens.retrieval.select import check_lengths, slopes, warn_same
-from gamlens.rows import Rows, without_grad_or_autocast
+from gamlens.trace import Trace
 
 
 def explain(x: Gallery, y: Gallery, chosen: Tensor, ask: Ask, device: torch.device) -> PairExplanation:
@@ -46,10 +46,10 @@ def _part(side: Gallery, numbers: Tensor, device: torch.device) -> tuple[Gallery
     return side[own].to(device), at.tolist()
 
 
-def _rows(side: Gallery, at: list[int], value: Tensor, v: Tensor, e: Tensor, ask: Ask) -> Rows:
+def _rows(side: Gallery, at: list[int], value: Tensor, v: Tensor, e: Tensor, ask: Ask) -> Trace:
     block = str(side.about["block"])
     with without_grad_or_autocast(value):
         g = at_least_float32(side.scales)[at][:, None] * pull(side.law, v, e)
     gradient = g[:, :, None, None].expand(-1, -1, *side.activations.shape[2:])
     none = torch.full((len(value),), NO_CLASS, device=value.device)
-    return Rows({block: side.activations}, {block: gradient}, value, none, tuple(at), side.size, ask.about)
+    return Trace({block: side.activations}, {block: gradient}, value, none, tuple(at), side.size, ask.about)

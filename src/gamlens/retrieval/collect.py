@@ -11,10 +11,10 @@ from torch import Tensor
 from gamlens import methods, scores
 from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import Fusion
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.retrieval.remember import Depth
-from gamlens.rows import Provenance, Rows
+from gamlens.trace import Provenance, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Sink:
     same: list[Tensor] = field(default_factory=list)
     places: list[Tensor] = field(default_factory=list)
 
-    def put(self, places: Tensor, rows: Rows, *, given: Tensor | None = None) -> None:
+    def put(self, places: Tensor, rows: Trace, *, given: Tensor | None = None) -> None:
         """Explain rows that belong to the pairs `places`."""
         part = rows.explain(self.ask.method, 1 if given is not None else self.ask.n, self.ask.fuse, given=given)
         if self.whole is None:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from gamlens.capture import forward as capture
 from gamlens.capture.forward import ForwardRecord
-from gamlens.maps import at_least_float32
-from gamlens.rows import without_grad_or_autocast
+from gamlens.fuse import at_least_float32, without_grad_or_autocast
 
 LINEAR, UNIT, OTHER = "linear", "unit", "other"
 LOOSEST = 0.02

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gamlens.errors import GamlensError
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError
 from gamlens.explanation.files import Staged
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.retrieval.gallery import Gallery
 
 FORMAT = 1

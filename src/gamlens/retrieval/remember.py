@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from gamlens.capture.forward import ForwardRecord
 from gamlens.errors import GamlensError
 from gamlens.inputs.batch import ModelInput
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture, pictures
-from gamlens.inputs.transform import Frame
 from gamlens.methods import Method
 from gamlens.retrieval.embedding_form import OTHER, find_law
 from gamlens.retrieval.gallery import Gallery
-from gamlens.rows import Provenance
 from gamlens.streaming.prefetch import ahead, grouped
+from gamlens.trace import Provenance
 
 SAMPLED = 64
 Depth = int | Method

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gamlens import scores
+from gamlens.capture.device import finite_score as check_score
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.maps import at_least_float32
-from gamlens.rows import check_score, without_grad_or_autocast
+from gamlens.fuse import at_least_float32, without_grad_or_autocast
 
 Score = str | scores.PairScore
 

@@ -12,11 +12,10 @@ from torch import Tensor
 from gamlens import methods, targets
 from gamlens.engine import pieces
 from gamlens.errors import GamlensError
-from gamlens.fuse import min_max
+from gamlens.fuse import at_least_float32, min_max
 from gamlens.inputs.batch import Views, prepare
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
-from gamlens.maps import at_least_float32
 from gamlens.sanity.parameters import Make
 
 EDGES = "edges"

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
+from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio import files, markup
 from gamlens.studio.shelf import Shelf
 from gamlens.studio.spots import spot_shots
 from gamlens.studio.state import Slot, Spot, Visit, Visits
 from gamlens.studio.views import MEAN, Controls, Shot, class_shots, guesses, notes, pair_shots, picked
-from gamlens.pairs.pair_trace import PairTrace
 from gamlens.trace import Trace
 
 log = logging.getLogger("gamlens.studio")

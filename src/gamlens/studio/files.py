@@ -13,11 +13,10 @@ from PIL import Image
 from gamlens import render
 from gamlens.explanation import Explanation, file_stem
 from gamlens.methods import METHODS
-from gamlens.rows import Rows
+from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio.spots import spot_match
 from gamlens.studio.state import Photo, Spot
 from gamlens.studio.views import Controls, Shot, draw, guesses, picked
-from gamlens.pairs.pair_trace import PairTrace
 from gamlens.trace import Trace
 
 LONGEST = 4096
@@ -75,7 +74,7 @@ def marks(source: Trace | PairTrace) -> tuple[str, ...]:
     return ("",) if isinstance(source, Trace) else ("x:", "y:")
 
 
-def sides(source: Trace | PairTrace, controls: Controls) -> tuple[Rows, ...]:
+def sides(source: Trace | PairTrace, controls: Controls) -> tuple[Trace, ...]:
     return (source.rows,) if isinstance(source, Trace) else source.sides(controls.score)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.pairs.correspondence import Matches
+from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio.state import Photo, Spot
 from gamlens.studio.views import Controls, Shot, where
-from gamlens.pairs.pair_trace import PairTrace
 
 
 def spot_shots(pair: PairTrace, photos: tuple[Photo, Photo], controls: Controls, spot: Spot) -> list[Shot]:

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from PIL import Image
 
 from gamlens.errors import GamlensError
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture, upright
-from gamlens.inputs.transform import Frame
 from gamlens.pairs.pair_trace import PairTrace
 from gamlens.trace import Trace
 

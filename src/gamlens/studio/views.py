@@ -15,10 +15,9 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
-from gamlens.rows import HIDDEN_SHARE, Rows
-from gamlens.studio.state import Photo
 from gamlens.pairs.pair_trace import PairTrace
-from gamlens.trace import Guess, Trace
+from gamlens.studio.state import Photo
+from gamlens.trace import HIDDEN_SHARE, Guess, Trace
 
 THREE = ("gam", "grad_cam", "grad_cam_pp")
 MEAN = "mean of n"
@@ -85,7 +84,7 @@ def pair_shots(pair: PairTrace, photos: tuple[Photo, Photo], controls: Controls)
     return shots
 
 
-def evidence_shots(rows: Rows, photo: Photo, controls: Controls, what: str, *, side: Side = "") -> list[Shot]:
+def evidence_shots(rows: Trace, photo: Photo, controls: Controls, what: str, *, side: Side = "") -> list[Shot]:
     """Eq. 4: P and |N| on one scale, and the pixels that Grad-CAM hides, dimmed and outlined."""
     found = rows.evidence(None if controls.block == MEAN else controls.block)
     frame = photo.on_screen(rows.origin.frames[0])
@@ -105,7 +104,7 @@ def evidence_shots(rows: Rows, photo: Photo, controls: Controls, what: str, *, s
     return shots
 
 
-def notes(rows: Sequence[Rows], results: Sequence[Explanation], controls: Controls) -> list[str]:
+def notes(rows: Sequence[Trace], results: Sequence[Explanation], controls: Controls) -> list[str]:
     """What a person should know before trusting the picture."""
     said = []
     if any(part.origin.about.get("weights") == "random" for part in rows):
