@@ -24,7 +24,7 @@ from gamlens.inputs.transform import ExternalTransform, Frame, Transform
 from gamlens.models import Layout, Network, Output, pick
 from gamlens.models.hooked import HookedModel, Reach
 from gamlens.pairs import text as text_room
-from gamlens.retrieval import Ask, Depth, Eye, Gallery, Glance, compare_many, fingerprint, remember
+from gamlens.retrieval import Gallery, compare_many, remember
 from gamlens.rows import Provenance, View
 from gamlens.streaming.stream import StreamResult, stream
 from gamlens.trace import PairTrace, Trace
@@ -249,18 +249,18 @@ class Lens:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         looks = Views.parse(views)
 
-        def look(ready: ModelInput) -> Trace:
-            aims = None if target is None else [target] * len(ready.pictures)
-            return self._trace(ready, aims, n=reach(method, n), score=score, views=views, keep=False)
+        def explain(ready: ModelInput) -> tuple[Trace, Explanation]:
+            wanted = None if target is None else [target] * len(ready.pictures)
+            trace = self.trace(ready, wanted, n=n, method=method, score=score, views=views, keep_graph=False)
+            return trace, trace.explain(method, n, fuse)
 
         return stream(
             images,
             lambda image: prepare_pixels(image, self.transform, looks),
-            look,
-            lambda trace: trace.explain(method, n, fuse),
-            batch=batch_size,
-            threads=workers,
-            device=self.sight.like(torch.empty(0)).device,
+            explain,
+            batch_size=batch_size,
+            workers=workers,
+            device=self.device,
         )
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
@@ -293,8 +293,8 @@ class Lens:
         embeddings: Any = None,
     ) -> Trace:
         """One forward of the images: a Trace whose classes are the captions, scored by the cosine with each."""
-        names = text_room.listed(captions)
-        texts = text_room.embed(names, self.text, embeddings, self.name)
+        names = text_room.as_captions(captions)
+        texts = text_room.embed_captions(names, self.text, embeddings, self.name)
         looks = Views.parse(views)
         ready = prepare(images, self.transform, looks)
         origin = self._origin(ready.pictures, ready.frames, looks)
@@ -330,9 +330,11 @@ class Lens:
         workers: int | None = None,
         device: str | torch.device | None = None,
     ) -> Gallery:
-        """Look at each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be
-        saved. Decoding runs in `workers` threads; tensors stay on `device`, the model's by default."""
-        return remember(self._eye(), images, batch_size=batch_size, workers=workers, device=device)
+        """Run each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be saved.
+
+        Decoding runs in `workers` threads; the gallery's tensors stay on `device`, the model's by default.
+        """
+        return remember(self, images, batch_size=batch_size, workers=workers, device=device)
 
     def compare_many(
         self,
@@ -349,36 +351,25 @@ class Lens:
     ) -> PairExplanation:
         """Why are these similar? Each query against each image, the `top` most similar ones, or `pairs` of numbers.
 
-        Images, or a Gallery of them. One row a pair: x.index is the query, y.index the image; maps are (P,H,W) a side.
-        At n = 1 pairs of remembered images need neither forward nor backward, where the embedding is the pooled last
-        block; else each image is run once, its tail goes back once a pair, and the queries' graphs are held meanwhile.
+        `queries` and `gallery` are images, or a Gallery of them. The result has one row per pair: x.index numbers the
+        query, y.index the image, and each side has maps (P,H,W). At n = 1 pairs of remembered images need neither a
+        forward nor a backward if the embedding is the pooled last block. Otherwise each image is run once, with one
+        backward through its last blocks per pair, while the graphs of all queries are held.
         """
-        eye = self._eye()
-        ask = Ask(score, method, n, fuse, batch_size, eye.origin())
-        return compare_many(eye, queries, gallery, ask, top=top, pairs=pairs)
+        return compare_many(
+            self,
+            queries,
+            gallery,
+            score=score,
+            method=method,
+            n=n,
+            fuse=fuse,
+            top=top,
+            pairs=pairs,
+            batch_size=batch_size,
+        )
 
     # The steps
-
-    def _eye(self) -> Eye:
-        def look(ready: ModelInput, depth: Depth) -> Glance:
-            batch = self.sight.fit(ready.batches[0])
-            tail = self.sight.forward(batch, depth, embedding=True)
-            embeddings, _ = self.sight.embeddings((tail,), (aims.WHOLE, aims.WHOLE), len(batch))
-            return Glance(tail, embeddings, aims.size_of(batch), ready.pictures, ready.frames)
-
-        about = {"model": self.name, "weights": self.weights, "precision": self.precision}
-        about["fingerprint"] = fingerprint(self.sight.inner)
-
-        def key() -> dict[str, str]:
-            return {**about, "block": self.blocks[-1], "embedding": self.embedding} if self.sight.binding else about
-
-        return Eye(
-            lambda images: prepare(images, self.transform, Views()),
-            look,
-            key,
-            lambda: self._origin((), (), Views()),
-            self.sight.like(torch.empty(0)).device,
-        )
 
     def _trace(
         self,

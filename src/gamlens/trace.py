@@ -253,17 +253,17 @@ class PairTrace:
         return self
 
     def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Rows, Rows]:
-        name = score if isinstance(score, str) else getattr(score, "__name__", "score")
-        fn = scores.find_pair_score(score) if isinstance(score, str) else score
+        name, fn = scores.score_name(score), scores.find_pair_score(score)
         pairs = len(self)
         with without_grad_or_autocast(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
             value = fn(*(at_least_float32(side) for side in self.embeddings))
         waiting = sum((tail.checks for tail in self.tails), ()) + check_score(value, pairs)
         found = capture.gradients(value, self.tails, keep_graph=keep)
         if score == "cosine":
-            same = value.detach() >= 1 - 16 * torch.finfo(value.dtype).eps
-            found = [_without_noise(part, same) for part in found]
-            waiting += checks.make([Check(same.any, same, partial(_same_way, same), fatal=False)], stacklevel=5)
+            same = scores.saturated(score, value.detach())
+            found = [{name: scores.without_saturated(g, same) for name, g in part.items()} for part in found]
+            say = partial(scores.saturated_message, same)
+            waiting += checks.make([Check(same.any, same, say, fatal=False)], stacklevel=5)
         sides = []
         for side, (origin, size) in enumerate(zip(self.origins, self.sizes, strict=True)):
             number, part = self._place(side)
@@ -298,19 +298,3 @@ def _per_image(wanted: targets.Wanted, images: int) -> list[list[int]]:
     for image, target in zip(wanted.index, wanted.targets.tolist(), strict=True):
         chosen[image].append(target)
     return chosen
-
-
-def _without_noise(gradients: dict[str, Tensor], same: Tensor) -> dict[str, Tensor]:
-    """Zero gradients where the cosine is at its maximum: by Eq. 5 they are zero, what is computed is rounding."""
-    return {
-        name: torch.where(same.repeat(len(gradient) // len(same))[:, None, None, None], 0, gradient)
-        for name, gradient in gradients.items()
-    }
-
-
-def _same_way(same: Tensor) -> str:
-    rows = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
-    return (
-        f"Pair {rows}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; the "
-        "maps are empty. Use score='dot' to see what the images share."
-    )

@@ -23,8 +23,8 @@ from gamlens.explanation import Explanation, file_stem
 from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput, Views, prepare
 from gamlens.inputs.images import EXTENSIONS, Picture
-from gamlens.lens import Lens, reach
-from gamlens.streaming.stream import StreamResult, look_at
+from gamlens.lens import Lens
+from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
 PAGE_LIMIT = 200
@@ -94,7 +94,6 @@ class Explainer:
 
     lens: Lens
     recipe: Recipe
-    top: int = 5
     explained: int = 0
 
     def load(self, items: Sequence[File]) -> tuple[Sequence[File], list[ModelInput | GamlensError]]:
@@ -110,19 +109,17 @@ class Explainer:
         files = list(enumerate(loaded[0]))
         rows = []
         strict = self.explained == 0
-        for seen in look_at(files, loaded[1], self._look, self._explain, strict=strict, top=self.top):
+        for seen in explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict):
             row = _row(seen)
             self.explained += not row["error"]
             rows.append(row)
         return rows
 
-    def _look(self, ready: ModelInput) -> Trace:
+    def _explain(self, ready: ModelInput) -> tuple[Trace, Explanation]:
         recipe = self.recipe
-        aims = [recipe.target] * len(ready.pictures) if recipe.target else None
-        return self.lens._trace(ready, aims, n=reach(recipe.method, recipe.n), score=recipe.score, views=(), keep=False)
-
-    def _explain(self, trace: Trace) -> Explanation:
-        return trace.explain(self.recipe.method, self.recipe.n, self.recipe.fuse)
+        targets = [recipe.target] * len(ready.pictures) if recipe.target else None
+        trace = self.lens.trace(ready, targets, n=recipe.n, method=recipe.method, score=recipe.score, keep_graph=False)
+        return trace, trace.explain(recipe.method, recipe.n, recipe.fuse)
 
 
 def classify_files(
