@@ -135,8 +135,8 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def without_grad_or_autocast(device: torch.device) -> Iterator[None]:
-    """No graph and no autocast, whatever surrounds the call: map arithmetic keeps its own precision."""
-    active = torch.is_autocast_enabled(device.type)
-    with torch.no_grad(), torch.autocast(device.type, enabled=False) if active else nullcontext():
+def without_grad_or_autocast(like: Tensor) -> Iterator[None]:
+    """No graph and no autocast on the device of `like`, whatever surrounds the call: maps keep their own precision."""
+    kind = like.device.type
+    with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         yield

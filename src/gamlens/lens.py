@@ -214,7 +214,7 @@ class Lens:
         if not isinstance(score, str) and target is not None:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
         inputs = self.prepare(images, views=views)
-        provenance = self._provenance(inputs, score=scores.name_of(score))
+        provenance = self._provenance(inputs, score=scores.score_name(score))
         found: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             if found and isinstance(score, str):
@@ -238,7 +238,7 @@ class Lens:
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label)
             output = self._hooked.class_scores(record, count)
-            with without_grad_or_autocast(output.device), torch.inference_mode(False), torch.enable_grad():
+            with without_grad_or_autocast(output), torch.inference_mode(False), torch.enable_grad():
                 values = rule(at_least_float32(output))
             return Trace.from_record(record, values, target, provenance, output=output.detach(), keep_graph=keep_graph)
         with torch.inference_mode(False), torch.enable_grad():
@@ -267,17 +267,17 @@ class Lens:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         looks = Views.parse(views)
 
-        def look(inputs: ModelInput) -> Trace:
+        def explain(inputs: ModelInput) -> tuple[Trace, Explanation]:
             wanted = None if target is None else [target] * len(inputs.pictures)
-            return self.trace(inputs, wanted, n=n, method=method, score=score, views=views, keep_graph=False)
+            trace = self.trace(inputs, wanted, n=n, method=method, score=score, keep_graph=False)
+            return trace, trace.explain(method, n, fuse)
 
         return stream(
             images,
             lambda image: prepare_pixels(image, self.transform, looks),
-            look,
-            lambda trace: trace.explain(method, n, fuse),
-            batch=batch_size,
-            threads=workers,
+            explain,
+            batch_size=batch_size,
+            workers=workers,
             device=self.device,
         )
 
@@ -356,8 +356,8 @@ class Lens:
         embeddings: Any = None,
     ) -> Trace:
         """One forward of the images: a Trace whose classes are the captions, scored by the cosine with each."""
-        names = text_embedding.listed(captions)
-        texts = text_embedding.embed(names, self.text, embeddings, self.name)
+        names = text_embedding.as_captions(captions)
+        texts = text_embedding.embed_captions(names, self.text, embeddings, self.name)
         inputs = self.prepare(images, views=views)
         provenance = self._provenance(inputs, score="cosine", text=list(names)).of_captions(names)
         target = [list(range(len(names)))] * len(inputs.pictures)
@@ -365,7 +365,7 @@ class Lens:
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             record = self._hooked.forward(batch, n, embedding=True)
             own = record.embeddings
-            with without_grad_or_autocast(own.device), torch.inference_mode(False), torch.enable_grad():
+            with without_grad_or_autocast(own), torch.inference_mode(False), torch.enable_grad():
                 values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
             trace = Trace.from_record(record, values, target, provenance, output=values.detach())
             found.append((trace, mirrored))
@@ -381,8 +381,10 @@ class Lens:
         workers: int | None = None,
         device: str | torch.device | None = None,
     ) -> Gallery:
-        """Look at each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be
-        saved. Decoding runs in `workers` threads; tensors stay on `device`, the model's by default."""
+        """Run each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be saved.
+
+        Decoding runs in `workers` threads; the gallery's tensors stay on `device`, the model's by default.
+        """
         return retrieval.remember(self, images, batch_size=batch_size, workers=workers, device=device)
 
     def compare_many(
@@ -400,10 +402,10 @@ class Lens:
     ) -> PairExplanation:
         """Why are these similar? Each query against each image, the `top` most similar ones, or `pairs` of numbers.
 
-        Images, or a Gallery of them. One row per pair: x.index is the query, y.index the image; each side's maps are
-        (P,H,W). At n = 1 pairs of remembered images need neither forward nor backward where the embedding is the
-        pooled last block. Otherwise each image is run once and gone through backwards once per pair, and the graphs
-        of the queries are held meanwhile.
+        `queries` and `gallery` are images, or a Gallery of them. The result has one row per pair: x.index numbers the
+        query, y.index the image, and each side has maps (P,H,W). At n = 1 pairs of remembered images need neither a
+        forward nor a backward if the embedding is the pooled last block. Otherwise each image is run once, with one
+        backward through its last blocks per pair, while the graphs of all queries are held.
         """
         return retrieval.compare_many(
             self,

@@ -62,28 +62,38 @@ def find_class_score(name: str, *, multi_label: bool = False) -> ClassScore:
     return sigmoid if multi_label and name == "probability" else CLASS_SCORES[name]
 
 
-def name_of(score: str | Callable[..., Tensor]) -> str:
-    """What a score is called in a result: a callable by its own name."""
-    return score if isinstance(score, str) else getattr(score, "__name__", "score")
-
-
 def find_pair_score(score: str | PairScore) -> PairScore:
     """The pair score of that name; a callable is itself."""
     return PAIR_SCORES[score] if isinstance(score, str) else score
 
 
-def saturated(score: str | PairScore, values: Tensor) -> Tensor | None:
-    """Which pairs (P,) have a cosine at its maximum; None for another score.
+def score_name(score: str | Callable[..., Tensor]) -> str:
+    """The name that is recorded with a result: that of the score, or of the user's function."""
+    return score if isinstance(score, str) else getattr(score, "__name__", "score")
 
-    By Eq. 5 the cosine has no gradient there. What is computed as one is rounding, and must be set to zero.
+
+def saturated(score: str | PairScore, values: Tensor) -> Tensor:
+    """Which pair scores (P,) are at their maximum, so that they have no gradient: (P,) of bool.
+
+    Only the cosine has a maximum. At s = 1 both embeddings point the same way, f_y / |f_y| = f_x / |f_x|, and Eq. 5,
+    f_y / (|f_x| |f_y|) - s f_x / |f_x|^2, is zero. What a backward computes there is rounding, which a normalised map
+    would show as if it meant something.
     """
-    return values >= 1 - 16 * torch.finfo(values.dtype).eps if score == "cosine" else None
+    if score != "cosine":
+        return torch.zeros_like(values, dtype=torch.bool)
+    return values >= 1 - 16 * torch.finfo(values.dtype).eps
 
 
-def say_saturated(same: Tensor) -> str:
-    """The warning for saturated pairs, (P,) of bool."""
-    rows = same.nonzero()[:, 0].tolist()
-    shown = ", ".join(map(str, rows[:12])) + (f" and {len(rows) - 12} more" if len(rows) > 12 else "")
+def without_saturated(gradient: Tensor, mask: Tensor) -> Tensor:
+    """Gradients (kP, ...) of P scores, zero where the mask (P,) is set. k = 2 where both images are in one batch."""
+    rows = mask.repeat(len(gradient) // len(mask))
+    return torch.where(rows.view(-1, *[1] * (gradient.ndim - 1)), 0, gradient)
+
+
+def saturated_message(mask: Tensor, *, most: int = 12) -> str:
+    """The warning that names the pairs of a mask (P,), the first few of them."""
+    rows = mask.nonzero()[:, 0].tolist()
+    shown = ", ".join(map(str, rows[:most])) + (f" and {len(rows) - most} more" if len(rows) > most else "")
     return (
         f"Pair {shown}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; the "
         "maps are empty. Use score='dot' to see what the images share."

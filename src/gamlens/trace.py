@@ -214,7 +214,7 @@ class Trace:
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
         names = last_layers(self.blocks, n)
-        with without_grad_or_autocast(self.scores.device):
+        with without_grad_or_autocast(self.scores):
             if self.views:
                 made = self._maps_over_views(entry, names, fuse)
             else:
@@ -223,14 +223,14 @@ class Trace:
 
     def explain_raw(self, method: str, raw: Tensor) -> Explanation:
         """A map (R,h,w) that was made elsewhere, resized and normalised like a method's own."""
-        with without_grad_or_autocast(self.scores.device):
+        with without_grad_or_autocast(self.scores):
             made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
         return self._explanation(method, self.blocks[-1:], "mean", made)
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
         """The method's map (R,h,w) at the size of a block, the last by default, neither resized nor normalised."""
         entry = METHODS[method]
-        with without_grad_or_autocast(self.scores.device):
+        with without_grad_or_autocast(self.scores):
             (inputs,) = self._inputs(entry, [block or self.blocks[-1]])
             return entry.fn(*map(at_least_float32, inputs))
 
@@ -313,7 +313,7 @@ class Trace:
 
     def evidence(self, block: str | None = None) -> Evidence:
         """What Grad-CAM adds up at a block, split by sign, and the pixels it hides (Eq. 4)."""
-        with without_grad_or_autocast(self.scores.device):
+        with without_grad_or_autocast(self.scores):
             positive, negative = methods.evidence(*map(at_least_float32, self._rows_at(block or self.blocks[-1])))
         return Evidence(positive, negative, negative.abs() >= positive)
 

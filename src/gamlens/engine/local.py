@@ -7,7 +7,7 @@ from typing import Any
 
 from gamlens.engine.jobs import Done, Job, Row, failed, pieces
 from gamlens.engine.run_folder import RunFolder
-from gamlens.streaming.prefetch import ahead
+from gamlens.streaming.prefetch import prefetch
 
 
 def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int | None = None) -> Iterator[Done]:
@@ -23,7 +23,7 @@ def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int
     batches = ((number, batch) for number in todo for batch in pieces(chunks[number], job.batch))
     rows: list[Row] = []
     worked = 0
-    for (number, batch), loaded in ahead(lambda step: worker.load(step[1]), batches, threads=workers):
+    for (number, batch), loaded in prefetch(lambda step: worker.load(step[1]), batches, workers=workers):
         rows += worker.work(loaded)
         worked += len(batch)
         if worked == len(chunks[number]):

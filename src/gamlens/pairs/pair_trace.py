@@ -80,7 +80,7 @@ class PairTrace:
         if entry.kind != "pair":
             left, right = x.explain(method, n, fuse), y.explain(method, n, fuse)
         else:
-            with without_grad_or_autocast(x.scores.device):
+            with without_grad_or_autocast(x.scores):
                 hx, hy = (at_least_float32(side.activations[self.blocks[-1]]) for side in (x, y))
                 raw = entry.fn(hx, hy), entry.fn(hy, hx)
             left, right = x.explain_raw(method, raw[0]), y.explain_raw(method, raw[1])
@@ -103,17 +103,17 @@ class PairTrace:
     def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Trace, Trace]:
         """The score of every pair, and one backward into both sides."""
         fn = scores.find_pair_score(score)
-        with without_grad_or_autocast(self.embeddings[0].device), torch.inference_mode(False), torch.enable_grad():
+        with without_grad_or_autocast(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
             value = fn(at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1]))
         waiting = Checks()
         for record in self.records:
             waiting += record.checks
         waiting = waiting.ask(finite_score(value, len(self)), value.device)
         found = backward.gradients(value, self.records, keep_graph=keep)
-        same = scores.saturated(score, value.detach())
-        if same is not None:
-            found = [_zeroed_where(same, part) for part in found]
-            waiting = waiting.ask(Check(same.any, partial(scores.say_saturated, same), fatal=False), value.device)
+        if score == "cosine":
+            same = scores.saturated(score, value.detach())
+            found = [{name: scores.without_saturated(g, same) for name, g in part.items()} for part in found]
+            waiting = waiting.ask(Check(same.any, partial(scores.saturated_message, same), fatal=False), value.device)
         value = value.detach()
         return self._side(0, found, value, score, waiting), self._side(1, found, value, score, Checks())
 
@@ -133,7 +133,7 @@ class PairTrace:
             scores=value,
             targets=torch.full((len(self),), NO_CLASS, device=value.device),
             image_of_row=tuple(range(len(self))),
-            provenance=self.provenances[side].scored_by(scores.name_of(score)),
+            provenance=self.provenances[side].scored_by(scores.score_name(score)),
             checks=waiting,
             make_maps=self.records[number].make_maps,
         )
@@ -155,7 +155,7 @@ class PairTrace:
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
         order = (0, 1) if side == "x" else (1, 0)
-        with without_grad_or_autocast(self.embeddings[0].device):
+        with without_grad_or_autocast(self.embeddings[0]):
             h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in order]
             e = [at_least_float32(self.embeddings[number][pair].detach()) for number in order]
             eps = torch.finfo(self.embeddings[0].dtype).eps
@@ -184,11 +184,3 @@ class PairTrace:
         for view, _ in self.views:
             view.release()
         return self
-
-
-def _zeroed_where(same: Tensor, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Gradients (P,C,h,w), or those of both sides (2P,C,h,w), set to zero for the pairs in `same` (P,)."""
-    return {
-        name: torch.where(same.repeat(len(gradient) // len(same))[:, None, None, None], 0, gradient)
-        for name, gradient in gradients.items()
-    }

@@ -22,9 +22,9 @@ from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation, file_stem
 from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput, Views, prepare
-from gamlens.inputs.images import IMAGE_EXTENSIONS, Picture
-from gamlens.lens import Lens, reach
-from gamlens.streaming.stream import StreamResult, look_at
+from gamlens.inputs.images import EXTENSIONS, Picture
+from gamlens.lens import Lens
+from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
 PAGE_LIMIT = 200
@@ -64,10 +64,10 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
     for place in places:
         path = Path(place)
         if path.is_dir():
-            inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in IMAGE_EXTENSIONS)
+            inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
             inside = [file for file in inside if not _below(file, skip)]
             if not inside:
-                raise GamlensError(f"The folder {place!r} holds no image ({', '.join(IMAGE_EXTENSIONS)}).")
+                raise GamlensError(f"The folder {place!r} holds no image ({', '.join(EXTENSIONS)}).")
             found += inside
         elif path.exists() or not glob.has_magic(place):
             found.append(place)
@@ -94,7 +94,6 @@ class Explainer:
 
     lens: Lens
     recipe: Recipe
-    top: int = 5
     explained: int = 0
 
     def load(self, items: Sequence[File]) -> tuple[Sequence[File], list[ModelInput | GamlensError]]:
@@ -110,19 +109,17 @@ class Explainer:
         files = list(enumerate(loaded[0]))
         rows = []
         strict = self.explained == 0
-        for seen in look_at(files, loaded[1], self._look, self._explain, strict=strict, top=self.top):
+        for seen in explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict):
             row = _row(seen)
             self.explained += not row["error"]
             rows.append(row)
         return rows
 
-    def _look(self, ready: ModelInput) -> Trace:
+    def _explain(self, ready: ModelInput) -> tuple[Trace, Explanation]:
         recipe = self.recipe
-        aims = [recipe.target] * len(ready.pictures) if recipe.target else None
-        return self.lens._trace(ready, aims, n=reach(recipe.method, recipe.n), score=recipe.score, views=(), keep=False)
-
-    def _explain(self, trace: Trace) -> Explanation:
-        return trace.explain(self.recipe.method, self.recipe.n, self.recipe.fuse)
+        targets = [recipe.target] * len(ready.pictures) if recipe.target else None
+        trace = self.lens.trace(ready, targets, n=recipe.n, method=recipe.method, score=recipe.score, keep_graph=False)
+        return trace, trace.explain(recipe.method, recipe.n, recipe.fuse)
 
 
 def classify_files(

@@ -14,7 +14,7 @@ from PIL import Image
 
 from gamlens import methods, render, scores
 from gamlens import retrieval as gallery
-from gamlens.capture.layers import last_layers
+from gamlens.capture.forward import last_layers
 from gamlens.errors import GamlensError, near
 from gamlens.explanation import Explanation, PairExplanation
 from gamlens.explanation.files import Staged
@@ -24,7 +24,7 @@ from gamlens.lens import Lens
 from gamlens.render import Grid, Page, Panel, Scale, Section
 from gamlens.report.folder import folders, small
 from gamlens.retrieval import Gallery
-from gamlens.retrieval.select import choose
+from gamlens.retrieval.select import most_similar
 
 PAGE_LIMIT, THUMB, ACROSS = 50, 360, 5
 BATCH = 32
@@ -96,14 +96,14 @@ def remember(lens: Lens, files: Sequence[str], status: Callable[[int, int], None
         status(done, len(bad))
 
     status(0, 0)
-    return Shelf(gallery.remember_readable(lens._eye(), list(files), told, batch_size=BATCH), tuple(bad))
+    return Shelf(gallery.remember_readable(lens, list(files), told, batch_size=BATCH), tuple(bad))
 
 
 def recall(lens: Lens, path: str) -> Shelf:
     """A saved gallery that this lens made, without the images whose files are gone."""
     images = Gallery.load(path)
     try:
-        images.check(lens._eye().key())
+        images.check(lens)
     except GamlensError as error:
         raise GamlensError(f"{path}: {error}") from error
     gone = [number for number, picture in enumerate(images.pictures) if _size(picture) == -1]
@@ -179,7 +179,7 @@ def _size(picture: Picture) -> int:
 def _choose(query: Gallery, images: Gallery, recipe: Recipe, own: Sequence[int]) -> list[tuple[int, int]]:
     """The best images for one query but for those that are it."""
     ends = (query.embeddings.cpu(), images.embeddings.cpu())
-    ranked = choose((1, len(images)), ends, recipe.score, recipe.top + len(own), None)[:, 1].tolist()
+    ranked = most_similar(recipe.score, *ends, recipe.top + len(own))[:, 1].tolist()
     kept = [number for number in ranked if number not in own][: recipe.top]
     if not kept:
         raise GamlensError(
