@@ -22,7 +22,7 @@ from gamlens.inputs.batch import ModelInput, ViewList, Views, prepare, prepare_p
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture, pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
-from gamlens.models import Layout, Network, Output, pick
+from gamlens.models import Network, NetworkLayout, Output, pick
 from gamlens.models.hooked import HookedModel, Reach
 from gamlens.pairs import text as text_room
 from gamlens.retrieval import Ask, Depth, Eye, Gallery, Glance, compare_many, fingerprint, remember
@@ -106,7 +106,7 @@ class Lens:
         return self.sight.embedding
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NetworkLayout:
         """What discovery found: stages with their shapes and strides, and the embedding."""
         return self.sight.layout
 

@@ -23,7 +23,7 @@ from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layers import OUTPUT, PIXELS, LayerPoint, TokenGrid
 from gamlens.errors import GamlensError, GamlensWarning, near
 from gamlens.methods import Method
-from gamlens.models import Binding, Layout, Output, pick
+from gamlens.models import ModelBlocks, NetworkLayout, Output, pick
 from gamlens.rows import last_blocks
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class HookedModel:
             raise GamlensError(f"There is no precision {precision!r}: {near(str(precision), PRECISIONS)}")
         self.model, self.inner, self.name = model, unwrap(model), name
         self.output, self.precision = output, precision
-        self.asked = models.named(self.inner, blocks)
-        place = models.named(self.inner, [embedding] if embedding is not None else None)
+        self.asked = models.points_named(self.inner, blocks)
+        place = models.points_named(self.inner, [embedding] if embedding is not None else None)
         self.asked_embedding = place[0] if place else None
-        self.binding: Binding | None = None
+        self.binding: ModelBlocks | None = None
         self.compile = compile
         self._programs: dict[Any, Program | None] = {}
         self._grids: dict[tuple[int, int], Mapping[str, TokenGrid]] = {}
@@ -80,18 +80,18 @@ class HookedModel:
         return str(self.asked_embedding or self.layout.embedding)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NetworkLayout:
         layout = self.bound().layout
         if layout is None:
             raise GamlensError("The blocks were named by hand and no others could be found: name the embedding too.")
         return layout
 
-    def bound(self, batch: Tensor | None = None) -> Binding:
+    def bound(self, batch: Tensor | None = None) -> ModelBlocks:
         """The blocks; they are found when the first image comes."""
         if self.binding is None:
             if batch is None:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
-            self.binding = models.bind(self.inner, batch[:1].detach(), asked=self.asked, output=self.output)
+            self.binding = models.find_blocks(self.inner, batch[:1].detach(), asked=self.asked, output=self.output)
         return self.binding
 
     def find(self, size: tuple[int, int]) -> None:
@@ -212,7 +212,7 @@ class HookedModel:
         if not binding.grids or size == binding.size:
             return binding.grids
         if size not in self._grids:
-            self._grids[size] = models.grids(self.inner, batch[:1].detach(), binding.points)
+            self._grids[size] = models.token_grids(self.inner, batch[:1].detach(), binding.points)
         return self._grids[size]
 
 
