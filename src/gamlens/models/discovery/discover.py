@@ -24,6 +24,8 @@ from gamlens.models.discovery.recorder import Node, Paths, Recorder, paths
 
 MIN_STRIDE = 4
 LONGEST_CHAIN = 6
+NORMALISES = ("normalize", "batch_norm", "layer_norm")
+DIVIDES = ("truediv", "div", "divide", "true_divide")
 LINEAR_FUNCTIONS = ("linear", "conv2d", "conv_transpose2d", "matmul", "addmm", "mm", "einsum")
 
 
@@ -102,18 +104,15 @@ def _steps_after_pooling(gates: list[Node]) -> list[tuple[Node, Node]]:
 
 def _normalises(node: Node) -> bool:
     """Whether `node` is a normalised vector: F.normalize, a batch or layer norm, or a division by a norm."""
-    divided = node.func in ("truediv", "div", "divide", "true_divide") and any(
-        "norm" in own.func for own in node.inputs
-    )
-    return divided or node.func in ("normalize", "batch_norm", "layer_norm")
+    by_norm = any("norm" in source.func for source in node.inputs)
+    return node.func in NORMALISES or (by_norm and node.func in DIVIDES)
 
 
 def _head_input(recorder: Recorder, node: Node, source: Node) -> LayerPoint | None:
     """`module:input` where a module that runs once reads `source` and gives `node`."""
-    for call in recorder.calls:
-        if call.gave is node and call.read is source and recorder.runs[call.name] == 1:
-            return LayerPoint(call.name, reads_input=True)
-    return None
+    calls = (call for call in recorder.calls if call.gave is node and call.read is source)
+    once = (call.name for call in calls if recorder.runs[call.name] == 1)
+    return next((LayerPoint(name, reads_input=True) for name in once), None)
 
 
 def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> NetworkLayout:

@@ -121,14 +121,14 @@ class Recorder(TorchFunctionMode):
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
                 if name and not isinstance(module, torch.jit.ScriptModule):
-                    stack.callback(
-                        module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True).remove
-                    )
-                    stack.callback(module.register_forward_hook(partial(self._leave, name)).remove)
+                    enter, leave = partial(self._enter, name), partial(self._leave, name)
+                    stack.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    stack.enter_context(module.register_forward_hook(leave))
             stack.enter_context(self)
             return finish(self.model(batch))
 
     def node(self, tensor: Tensor) -> Node | None:
+        """The node of a tensor; None where the forward did not make it."""
         return self.nodes.get(id(tensor))
 
     def _node(self, tensor: Tensor, inputs: tuple[Node, ...], func: str) -> Node:
@@ -233,9 +233,7 @@ def _must_follow(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> 
 
 def _place(node: Node, where: Positions | None) -> None:
     """Note where a tensor's numbers lie: a map is known by its shape, tokens by their grid."""
-    tokens = any(
-        source.from_tokens or (source.positions is not None and len(source.shape) < 5) for source in node.inputs
-    )
+    tokens = any(own.from_tokens or (own.positions is not None and len(own.shape) < 5) for own in node.inputs)
     fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
     node.from_tokens = tokens and not (fresh and len(node.shape) == 4)
     if where is None or not node.is_float:
