@@ -30,11 +30,8 @@ def ilsvrc(root: AnyPath, *, split: str | None = None, limit: int | None = None)
     Class indices: line numbers of LOC_synset_mapping.txt; without it, the class folders' WordNet ids, sorted.
     """
     folders = _split_folders(reading.dataset_folder(root), split or "val")
-    by_folder = (
-        {}
-        if reading.images_in(folders.images)
-        else {wnid: folders.images / wnid for wnid in reading.folders_in(folders.images)}
-    )
+    flat = reading.images_in(folders.images)
+    by_folder = {} if flat else {wnid: folders.images / wnid for wnid in reading.folders_in(folders.images)}
     wnids, classes = _classes(folders, tuple(by_folder))
     index = {wnid: number for number, wnid in enumerate(wnids)}
     if by_folder:

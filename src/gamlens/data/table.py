@@ -16,7 +16,7 @@ TableRow = Mapping[str, Any]
 
 
 def table(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """One sample a path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
+    """One sample per path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
 
     Paths are relative to the table. Labels are class indices, or names (their sorted order gives the indices).
     `split` keeps the rows whose column `split` has that value. Empty cells mean no label, or no box.
