@@ -26,7 +26,7 @@ from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, prepar
 from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
 from gamlens.methods import METHODS
-from gamlens.models import Layout, Network, Output
+from gamlens.models import Network, NetworkLayout, Output
 from gamlens.models.hooked import HookedModel
 from gamlens.pairs import text as text_embedding
 from gamlens.pairs.pair_trace import PairTrace
@@ -117,12 +117,12 @@ class Lens:
     @property
     def blocks(self) -> tuple[str, ...]:
         """The blocks that are read, in the order they run; n counts from the end."""
-        return tuple(str(point) for point in self._hooked.bound().points)
+        return tuple(str(point) for point in self._hooked.model_blocks().points)
 
     @property
     def knows_blocks(self) -> bool:
         """Whether the blocks are found: usually when the lens is made, or else at the first image."""
-        return self._hooked.binding is not None
+        return self._hooked.found is not None
 
     @property
     def embedding(self) -> str:
@@ -130,7 +130,7 @@ class Lens:
         return self._hooked.embedding.name
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NetworkLayout:
         """What discovery found: stages with their shapes and strides, and the embedding."""
         return self._hooked.layout
 

@@ -87,7 +87,7 @@ def test_wrong_masks(devkit) -> None:
     with pytest.raises(GamlensError, match=r"2007_1\.png' is RGB"):
         voc(devkit)
     png.write_bytes(b"nothing")
-    with pytest.raises(GamlensError, match=r"Cannot read the mask .*2007_1\.png"):
+    with pytest.raises(GamlensError, match=r"Cannot read .*2007_1\.png' as a mask"):
         voc(devkit)
 
 

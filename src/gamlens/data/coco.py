@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gamlens.data.reading import AnyPath, all_there, cut, dataset_folder, first, images_in, import_extra, read_json
+from gamlens.data import reading
+from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError
 
@@ -49,7 +50,7 @@ class InstanceMask:
 
     def _union(self, segmentations: list[Any]) -> Mask:
         """Polygons and run lengths together, (H,W)."""
-        coder = import_extra("pycocotools.mask", "Reading COCO masks")
+        coder = reading.import_extra("pycocotools.mask", "Reading COCO masks")
         union = np.zeros(self.size, dtype=bool)
         for shape in segmentations:
             if not shape:
@@ -66,17 +67,19 @@ def coco(root: AnyPath, *, split: str | None = None, limit: int | None = None) -
 
     Labels index the categories in the order of their ids. Crowd regions give neither labels nor boxes.
     """
-    base = dataset_folder(root)
+    base = reading.dataset_folder(root)
     years = [split] if split and split[-4:].isdigit() else [f"{split or 'val'}2017", split or "val"]
-    file = first(
+    file = reading.first(
         [base / "annotations" / f"instances_{year}.json" for year in years],
         f"COCO split {split or 'val2017'!r}",
         "Unpack annotations_trainval2017.zip there.",
     )
-    images = first([base / file.stem.removeprefix("instances_")], "folder of images", "Unpack the images' zip there.")
+    images = reading.first(
+        [base / file.stem.removeprefix("instances_")], "folder of images", "Unpack the images' zip there."
+    )
     instances = _instances(str(file))
-    chosen = cut(sorted(instances.images, key=lambda image: str(image["file_name"])), limit)
-    all_there([image["file_name"] for image in chosen], images_in(images), images, file)
+    chosen = reading.cut(sorted(instances.images, key=lambda image: str(image["file_name"])), limit)
+    reading.all_there([image["file_name"] for image in chosen], reading.images_in(images), images, file)
     samples = tuple(_sample(image, images, file, instances) for image in chosen)
     return Dataset("coco", str(root), instances.classes, samples)
 
@@ -103,7 +106,7 @@ def _instances(file: str) -> _Instances:
 @lru_cache(maxsize=2)
 def _read(file: str, changed: int) -> _Instances:
     """The annotation file, checked; `changed` is its time stamp, so that a rewritten file is read anew."""
-    contents = read_json(Path(file))
+    contents = reading.read_json(Path(file))
     try:
         categories = sorted(contents["categories"], key=lambda category: int(category["id"]))
         labels = {category["id"]: number for number, category in enumerate(categories)}

@@ -5,21 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gamlens.data.reading import (
-    Annotation,
-    AnyPath,
-    all_there,
-    class_index,
-    cut,
-    dataset_folder,
-    first,
-    folders_in,
-    image_size,
-    images_in,
-    read_xml,
-    rows,
-    text,
-)
+from gamlens.data import reading
+from gamlens.data.reading import Annotation, AnyPath
 from gamlens.data.sample import Dataset, Sample
 from gamlens.errors import GamlensError
 
@@ -42,16 +29,15 @@ def ilsvrc(root: AnyPath, *, split: str | None = None, limit: int | None = None)
 
     Class indices: line numbers of LOC_synset_mapping.txt; without it, the class folders' WordNet ids, sorted.
     """
-    folders = _split_folders(dataset_folder(root), split or "val")
-    by_folder = (
-        {} if images_in(folders.images) else {wnid: folders.images / wnid for wnid in folders_in(folders.images)}
-    )
+    folders = _split_folders(reading.dataset_folder(root), split or "val")
+    flat = reading.images_in(folders.images)
+    by_folder = {} if flat else {wnid: folders.images / wnid for wnid in reading.folders_in(folders.images)}
     wnids, classes = _classes(folders, tuple(by_folder))
     index = {wnid: number for number, wnid in enumerate(wnids)}
     if by_folder:
-        files = [(place / name, wnid) for wnid, place in by_folder.items() for name in images_in(place)]
+        files = [(place / name, wnid) for wnid, place in by_folder.items() for name in reading.images_in(place)]
         files.sort(key=lambda item: item[0].stem)
-        samples = [_sample(path, wnid, folders, index, None) for path, wnid in cut(files, limit)]
+        samples = [_sample(path, wnid, folders, index, None) for path, wnid in reading.cut(files, limit)]
     else:
         samples = _flat(folders, index, limit)
     if not samples:
@@ -62,40 +48,46 @@ def ilsvrc(root: AnyPath, *, split: str | None = None, limit: int | None = None)
 def _split_folders(root: Path, split: str) -> _SplitFolders:
     top = root / "ILSVRC" if (root / "ILSVRC" / "Data").is_dir() else root
     kaggle = top / "Data" / INSIDE / split
-    images = first([kaggle, top / split], f"ILSVRC split {split!r}", 'Splits are "val" and "train".')
+    images = reading.first([kaggle, top / split], f"ILSVRC split {split!r}", 'Splits are "val" and "train".')
     notes = [place for place in (top / "Annotations" / INSIDE / split, top / "bbox" / split) if place.is_dir()]
     lists = (top, root, top.parent) if images == kaggle else (top,)
     return _SplitFolders(images, notes[0] if notes else None, lists, split)
 
 
 def _classes(folders: _SplitFolders, wnids: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """WordNet ids and names in the order of the class indices."""
+    """WordNet ids and names in the order of the class indices; `wnids` are the class folders, where there are some."""
     places = [place / MAPPING for place in folders.lists]
     if wnids and not any(place.exists() for place in places):
         return wnids, wnids
-    mapping = first(places, "list of classes", f"Put Kaggle's {MAPPING} there: its line numbers are the class indices.")
-    pairs = [line.strip().partition(" ") for line in text(mapping).splitlines() if line.strip()]
+    mapping = reading.first(
+        places, "list of classes", f"Put Kaggle's {MAPPING} there: its line numbers are the class indices."
+    )
+    pairs = [line.strip().partition(" ") for line in reading.text(mapping).splitlines() if line.strip()]
     return tuple(wnid for wnid, _, _ in pairs), tuple(name.strip() or wnid for wnid, _, name in pairs)
 
 
 def _flat(folders: _SplitFolders, index: dict[str, int], limit: int | None) -> list[Sample]:
     """All images in one folder: the class is in the solution CSV, or in the XML where there is none."""
-    names = {Path(name).stem: name for name in images_in(folders.images)}
+    names = {Path(name).stem: name for name in reading.images_in(folders.images)}
     file = f"LOC_{folders.split}_solution.csv"
     places = [place / file for place in folders.lists]
     answers: dict[str, Annotation] = {}
     if folders.notes is None or any(place.exists() for place in places):
-        solution = first(places, "list of answers", f"Put Kaggle's {file} there: it says which class an image shows.")
+        solution = reading.first(
+            places, "list of answers", f"Put Kaggle's {file} there: it says which class an image shows."
+        )
         answers = _solution(solution)
-        all_there([f"{stem}.JPEG" for stem in answers], [f"{stem}.JPEG" for stem in names], folders.images, solution)
-    chosen = cut(sorted(names), limit)
+        reading.all_there(
+            [f"{stem}.JPEG" for stem in answers], [f"{stem}.JPEG" for stem in names], folders.images, solution
+        )
+    chosen = reading.cut(sorted(names), limit)
     return [_sample(folders.images / names[stem], None, folders, index, answers.get(stem)) for stem in chosen]
 
 
 def _solution(path: Path) -> dict[str, Annotation]:
     """Image id -> its boxes, from rows such as `ILSVRC2012_val_00000005,n03125729 13 1 326 255`."""
     answers: dict[str, Annotation] = {}
-    for number, row in enumerate(rows(path)[1:], start=2):
+    for number, row in enumerate(reading.rows(path)[1:], start=2):
         words = row[1].split() if len(row) == 2 else []
         try:
             objects = [(words[at], tuple(map(float, words[at + 1 : at + 5]))) for at in range(0, len(words), 5)]
@@ -118,10 +110,10 @@ def _sample(
     if folders.notes is not None:
         places = (folders.notes / f"{path.stem}.xml", folders.notes / (wnid or "") / f"{path.stem}.xml")
         xml = next((place for place in places if place.is_file()), None)
-    note = read_xml(xml) if xml else answer or Annotation()
+    note = reading.read_xml(xml) if xml else answer or Annotation()
     where = repr(str(xml or path))
     boxes = note.boxes(index, where)
     names = [wnid] if wnid else [name for name, _ in (answer or note).objects]
-    labels = tuple(sorted({class_index(name, index, where) for name in names}))
-    size = note.size or (image_size(path) if boxes else None)
+    labels = tuple(sorted({reading.class_index(name, index, where) for name in names}))
+    size = note.size or (reading.image_size(path) if boxes else None)
     return Sample(path.stem, str(path), labels, boxes, size)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gamlens.data.reading import AnyPath
+from gamlens.data.reading import AnyPath, read_as
 from gamlens.errors import GamlensError, near, warn
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -49,11 +49,9 @@ def has_mnist(root: AnyPath, *, split: str = "test") -> bool:
 
 def read_idx(path: AnyPath) -> NDArray[Any]:
     """The array in an idx file, gzipped or not."""
-    try:
+    with read_as("an idx file", path, OSError, EOFError, zlib.error):
         data = Path(path).read_bytes()
         data = gzip.decompress(data) if data[:2] == GZIP else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise GamlensError(f"Cannot read {str(path)!r}: {type(error).__name__}: {error}") from error
     if len(data) < 4 or data[:2] != b"\x00\x00" or data[2] not in TYPES or len(data) < 4 + 4 * data[3]:
         raise GamlensError(f"{str(path)!r} is not an idx file: it begins with {data[:4].hex() or 'nothing'}.")
     start = 4 + 4 * data[3]

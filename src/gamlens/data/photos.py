@@ -24,7 +24,7 @@ PHOTOS: dict[str, tuple[str, str]] = {
 
 
 def path(name: str) -> Path:
-    """Where the photo of that name lies on this machine."""
+    """The file of the photo of that name on this machine."""
     package, file = PHOTOS[name]
     found = package_files(package, file)
     if not found:

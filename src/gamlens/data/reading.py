@@ -8,7 +8,8 @@ import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 AnyPath = str | os.PathLike[str]
 Entry = TypeVar("Entry")
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
 TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 
@@ -119,60 +121,52 @@ def all_there(names: Sequence[str], have: Iterable[str], where: Path, listed_in:
 
 def image_size(path: AnyPath) -> tuple[int, int]:
     """(H,W) of an image file, upright, from its header alone."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(0x0112, 1) in TURNED
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as an image: {type(error).__name__}: {error}") from error
+    errors = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+    with read_as("an image", path, *errors), Image.open(path) as image:
+        width, height = image.size
+        turned = image.getexif().get(0x0112, 1) in TURNED
     return (width, height) if turned else (height, width)
+
+
+@contextmanager
+def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> Iterator[None]:
+    """Turns errors while a file is read into one that names the file and what it was taken for."""
+    try:
+        yield
+    except errors as error:
+        raise GamlensError(
+            f"Cannot read {str(path)!r} as {kind}: {type(error).__name__}: {error}. Download or write the file again."
+        ) from error
 
 
 def text(path: Path) -> str:
     """A text file in UTF-8, with or without a byte order mark."""
-    try:
+    with read_as("text", path, OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as text: {type(error).__name__}: {error}") from error
 
 
 def rows(path: Path) -> list[list[str]]:
     """The rows of a CSV file, empty lines left out."""
-    try:
-        return [
-            row
-            for row in csv.reader(io.StringIO(text(path), newline=""), strict=True)
-            if any(cell.strip() for cell in row)
-        ]
-    except csv.Error as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as CSV: {error}. Save it anew, or download it again.") from error
+    with read_as("CSV", path, csv.Error):
+        found = list(csv.reader(io.StringIO(text(path), newline=""), strict=True))
+    return [row for row in found if any(cell.strip() for cell in row)]
 
 
 def read_json(path: Path) -> Any:
     """The contents of a JSON file."""
-    try:
+    with read_as("JSON", path, json.JSONDecodeError):
         return json.loads(text(path))
-    except json.JSONDecodeError as error:
-        raise GamlensError(f"{str(path)!r} is not JSON ({error}): download or write it again.") from error
 
 
 def read_xml(path: Path) -> Annotation:
     """A VOC-style annotation; the numbers as given, whatever pixel they count from."""
-    try:
+    with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError):
         tree = ElementTree.parse(path).getroot()
-        objects = tuple(
-            (
-                (thing.findtext("name") or "").strip(),
-                tuple(_number(thing, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")),
-            )
-            for thing in tree.findall("object")
-        )
+        things = tree.findall("object")
+        names = [(thing.findtext("name") or "").strip() for thing in things]
+        corners = [tuple(_number(thing, f"bndbox/{side}") for side in CORNERS) for thing in things]
         height, width = (int(_number(tree, f"size/{side}", default=0)) for side in ("height", "width"))
-    except (ElementTree.ParseError, OSError, ValueError) as error:
-        raise GamlensError(
-            f"Cannot read the annotation {str(path)!r}: {error}. Unpack the annotations again."
-        ) from error
-    return Annotation((height, width) if min(height, width) > 0 else None, objects)
+    return Annotation((height, width) if min(height, width) > 0 else None, tuple(zip(names, corners, strict=True)))
 
 
 def _number(node: ElementTree.Element, path: str, *, default: float | None = None) -> float:

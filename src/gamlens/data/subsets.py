@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gamlens.data.reading import AnyPath, image_size, read_json
-from gamlens.data.sample import Dataset, Sample
+from gamlens.data.sample import Dataset
 from gamlens.errors import GamlensError
 
 
@@ -185,13 +185,9 @@ def _box_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
 
 def _mask_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
     for sample in dataset:
-        yield from _sample_shares(sample) if sample.mask else ()
-
-
-def _sample_shares(sample: Sample) -> Iterator[tuple[Item, float]]:
-    void = sample.void()
-    for label in sample.labels:
-        mask = sample.load_mask(label)
-        share = float((mask if void is None else mask & ~void).mean())
-        if share > 0:
-            yield Item((sample.name,), label), share
+        void = sample.void()
+        for label in sample.labels if sample.mask else ():
+            mask = sample.load_mask(label)
+            share = float((mask if void is None else mask & ~void).mean())
+            if share > 0:
+                yield Item((sample.name,), label), share

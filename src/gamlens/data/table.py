@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gamlens.data.reading import AnyPath, cut, image_size, import_extra, rows
+from gamlens.data.reading import AnyPath, cut, image_size, import_extra, read_as, rows
 from gamlens.data.sample import Box, Dataset, Sample
 from gamlens.errors import GamlensError
 
-CORNERS = ("x0", "y0", "x1", "y1")
+BOX_COLUMNS = ("x0", "y0", "x1", "y1")
 TableRow = Mapping[str, Any]
 
 
 def table(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """One sample a path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
+    """One sample per path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
 
     Paths are relative to the table. Labels are class indices, or names (their sorted order gives the indices).
     `split` keeps the rows whose column `split` has that value. Empty cells mean no label, or no box.
@@ -41,8 +41,8 @@ def _records(path: Path, needed: tuple[str, ...]) -> list[TableRow]:
         raise GamlensError(f"A table is a .csv or .parquet file; found {found} at {str(path)!r}.")
     columns, records = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
     missing = [name for name in needed if name not in columns]
-    corners = [name for name in CORNERS if name in columns]
-    missing += [name for name in CORNERS if corners and name not in columns]
+    corners = [name for name in BOX_COLUMNS if name in columns]
+    missing += [name for name in BOX_COLUMNS if corners and name not in columns]
     if missing:
         raise GamlensError(
             f"{str(path)!r} has no column {', '.join(map(repr, missing))}: expected {', '.join(needed)} and, for "
@@ -67,11 +67,9 @@ def _csv(path: Path) -> tuple[list[str], list[TableRow]]:
 
 def _parquet(path: Path) -> tuple[list[str], list[TableRow]]:
     reader = import_extra("pyarrow.parquet", "Reading Parquet")
-    try:
+    with read_as("Parquet", path, OSError, ValueError):  # pyarrow's own errors are both
         contents = reader.read_table(str(path), partitioning=None)
         return list(contents.column_names), list(contents.to_pylist())
-    except (OSError, ValueError) as error:  # pyarrow's own errors are both
-        raise GamlensError(f"Cannot read {str(path)!r} as Parquet: {error}. Write it again.") from error
 
 
 def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[str, ...]]:
@@ -95,7 +93,7 @@ def _sample(path: Path, name: str, given: Sequence[tuple[TableRow, int | None]])
         raise GamlensError(f"{str(path)!r} names the image {name!r}: expected at {str(image)!r}, not there.")
     boxes = []
     for row, label in given:
-        cells = [row.get(corner) for corner in CORNERS]
+        cells = [row.get(corner) for corner in BOX_COLUMNS]
         if all(_blank(cell) for cell in cells):
             continue
         boxes.append(_box(cells, label, f"the box of {name!r} in {str(path)!r}"))

@@ -38,9 +38,8 @@ class Picture:
                 image = rgb(self.pixels)
                 return image.copy() if image is self.pixels else image
             except Exception as error:
-                raise GamlensError(
-                    f"Cannot read the PIL image {self.name!r}: {type(error).__name__}: {error}"
-                ) from error
+                name = type(error).__name__
+                raise GamlensError(f"Cannot read the PIL image {self.name!r}: {name}: {error}") from error
         if self.path is not None:
             return upright(self.path)
         if self.tensor is None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gamlens.capture.guard import unwrap
 from gamlens.errors import GamlensError, Registry
 from gamlens.models import checkpoint
-from gamlens.models.discovery.bind import Binding, bind, grids, named
-from gamlens.models.discovery.blocks import Layout, Stage
+from gamlens.models.discovery.discover import NetworkLayout, Stage
+from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Network, TextEncoder
 from gamlens.models.outputs import Output, pick
 from gamlens.models.zoo import efficientnet_lite, tresnet
@@ -89,17 +89,17 @@ def _adopt(
 
 __all__ = [
     "MODELS",
-    "Binding",
-    "Layout",
+    "ModelBlocks",
+    "NetworkLayout",
     "Network",
     "Output",
     "Stage",
     "TextEncoder",
     "WeightSource",
-    "bind",
+    "find_blocks",
     "from_file",
-    "grids",
+    "token_grids",
     "load",
-    "named",
+    "points_named",
     "pick",
 ]

@@ -20,8 +20,8 @@ from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layers import OUTPUT, PIXELS, LayerPoint, TokenGrid
 from gamlens.errors import GamlensError, Registry, warn
 from gamlens.methods import Method
-from gamlens.models.discovery.bind import Binding, bind, grids, named
-from gamlens.models.discovery.blocks import Layout
+from gamlens.models.discovery.discover import NetworkLayout
+from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.outputs import Output, pick
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class HookedModel:
     ) -> None:
         self.model, self.inner, self.name = model, unwrap(model), name
         self.output, self.precision, self.dtype = output, precision, PRECISIONS[precision]
-        self.asked = named(self.inner, blocks)
-        place = named(self.inner, [embedding] if embedding is not None else None)
+        self.asked = points_named(self.inner, blocks)
+        place = points_named(self.inner, [embedding] if embedding is not None else None)
         self.asked_embedding = place[0] if place else None
-        self.binding: Binding | None = None
+        self.found: ModelBlocks | None = None
         self.compile = compile
         self._programs: dict[Any, Program | None] = {}
         self._grids: dict[tuple[int, int], Mapping[str, TokenGrid]] = {}
@@ -74,19 +74,19 @@ class HookedModel:
         return self.asked_embedding or LayerPoint.parse(self.layout.embedding)
 
     @property
-    def layout(self) -> Layout:
-        layout = self.bound().layout
+    def layout(self) -> NetworkLayout:
+        layout = self.model_blocks().layout
         if layout is None:
             raise GamlensError("The blocks were named by hand and no others could be found: name the embedding too.")
         return layout
 
-    def bound(self, batch: Tensor | None = None) -> Binding:
+    def model_blocks(self, batch: Tensor | None = None) -> ModelBlocks:
         """Where the model is read. It is found when the first image comes."""
-        if self.binding is None:
+        if self.found is None:
             if batch is None:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
-            self.binding = bind(self.inner, batch[:1].detach(), asked=self.asked, output=self.output)
-        return self.binding
+            self.found = find_blocks(self.inner, batch[:1].detach(), asked=self.asked, output=self.output)
+        return self.found
 
     def find(self, size: tuple[int, int]) -> None:
         """Find the blocks at once, at the usual input size; a model that takes another waits for its first image."""
@@ -94,7 +94,7 @@ class HookedModel:
         first = next((layer for layer in self.inner.modules() if isinstance(layer, nn.Conv2d)), None)
         for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
             with suppress(GamlensError):
-                self.bound(torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype))
+                self.model_blocks(torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype))
                 break
 
     def like(self, other: Tensor) -> Tensor:
@@ -125,12 +125,12 @@ class HookedModel:
             embedding: Whether the embedding (B,D) is kept, too.
         """
         batch = self.fit(batch)
-        binding = self.bound(batch)
-        batch = batch.clone() if binding.writes_input else batch
+        found = self.model_blocks(batch)
+        batch = batch.clone() if found.writes_input else batch
         if method is not None and method.kind == "input":
-            record = self._run(batch, binding, (PIXELS,), method, embedding)
+            record = self._run(batch, found, (PIXELS,), method, embedding)
         else:
-            record = self._run(batch, binding, last_layers(binding.points, n) if n != 0 else (), None, embedding)
+            record = self._run(batch, found, last_layers(found.points, n) if n != 0 else (), None, embedding)
         if record.blocks:
             check = finite(record.blocks, partial(_say_not_finite, self.name))
             record.checks = record.checks.ask(check, batch.device)
@@ -139,7 +139,7 @@ class HookedModel:
     def _run(
         self,
         batch: Tensor,
-        binding: Binding,
+        found: ModelBlocks,
         points: Sequence[LayerPoint],
         method: Method | None,
         embedding: bool,
@@ -148,7 +148,7 @@ class HookedModel:
         place = self.embedding if embedding else None
         whole = place is not None and place.name == OUTPUT and not has_output_module(self.inner)
         read = None if whole else place
-        grids = self._grids_at(batch, binding)
+        grids = self._grids_at(batch, found)
         record = self._run_compiled(batch, points, read, grids) if self.compile and method is None else None
         if record is None:
             during = method.during() if method is not None else None
@@ -209,13 +209,13 @@ class HookedModel:
             warn(f"compile=True: {self.name} runs as it is, not compiled: {compiled.reason(error)}")
             return None
 
-    def _grids_at(self, batch: Tensor, binding: Binding) -> Mapping[str, TokenGrid]:
+    def _grids_at(self, batch: Tensor, found: ModelBlocks) -> Mapping[str, TokenGrid]:
         """Where tokens lie at this batch's size: found anew for a size that is new."""
         size = (int(batch.shape[-2]), int(batch.shape[-1]))
-        if not binding.grids or size == binding.size:
-            return binding.grids
+        if not found.grids or size == found.size:
+            return found.grids
         if size not in self._grids:
-            self._grids[size] = grids(self.inner, batch[:1].detach(), binding.points)
+            self._grids[size] = token_grids(self.inner, batch[:1].detach(), found.points)
         return self._grids[size]
 
 
