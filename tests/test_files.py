@@ -13,6 +13,12 @@ def fail(out):
     raise OSError(28, "No space left on device")
 
 
+def stage(writes):
+    with StagedFiles() as staged:
+        for file, write in writes.items():
+            staged.write(file, write)
+
+
 def test_a_file_is_replaced_whole_or_left_as_it_was(tmp_path):
     file = tmp_path / "a.json"
     write_whole(file, lambda out: out.write(b"old"))
@@ -26,9 +32,8 @@ def test_a_file_is_replaced_whole_or_left_as_it_was(tmp_path):
 def test_staged_files_come_together_or_not_at_all(tmp_path):
     first, second = tmp_path / "a", tmp_path / "below" / "b"
     first.write_bytes(b"old")
-    with pytest.raises(GamlensError, match=r"Cannot write .*No space left"), StagedFiles() as staged:
-        staged.write(first, lambda out: out.write(b"new"))
-        staged.write(second, fail)
+    with pytest.raises(GamlensError, match=r"Cannot write .*No space left"):
+        stage({first: lambda out: out.write(b"new"), second: fail})
     assert first.read_bytes() == b"old"
     assert not list(tmp_path.rglob("*.part"))
     with StagedFiles() as staged:
@@ -52,9 +57,8 @@ def test_a_move_that_fails_puts_back_what_was_there(tmp_path, monkeypatch):
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(GamlensError, match="Cannot write"), StagedFiles() as staged:
-        for file in files:
-            staged.write(file, lambda out: out.write(b"new"))
+    with pytest.raises(GamlensError, match="Cannot write"):
+        stage(dict.fromkeys(files, lambda out: out.write(b"new")))
     assert [file.read_bytes() for file in files] == [b"old", b"old"]
     assert sorted(tmp_path.iterdir()) == files
 

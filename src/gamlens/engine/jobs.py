@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Row = dict[str, Any]
+ResultRow = dict[str, Any]  # one line of a run's results; `error` says why an item failed
 
 
 class Worker(Protocol):
@@ -14,7 +14,7 @@ class Worker(Protocol):
 
     def load(self, items: Sequence[Any]) -> Any: ...
 
-    def work(self, loaded: Any) -> list[Row]: ...
+    def work(self, loaded: Any) -> list[ResultRow]: ...
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Job:
     """
 
     make: Callable[[], Worker]
-    encode: Callable[[Sequence[Row]], bytes]
+    encode: Callable[[Sequence[ResultRow]], bytes]
     chunk: int
     batch: int
 
@@ -45,5 +45,6 @@ def pieces(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def failed(rows: Sequence[Row]) -> int:
+def count_errors(rows: Sequence[ResultRow]) -> int:
+    """How many items failed."""
     return sum(1 for row in rows if row.get("error"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gamlens.engine.jobs import Done, Job, Row, failed, pieces
+from gamlens.engine.jobs import Done, Job, ResultRow, count_errors, pieces
 from gamlens.engine.run_folder import RunFolder
 from gamlens.streaming.prefetch import ahead
 
@@ -21,12 +21,12 @@ def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int
         return
     worker = job.make()
     batches = ((number, batch) for number in todo for batch in pieces(chunks[number], job.batch))
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     worked = 0
     for (number, batch), loaded in ahead(lambda step: worker.load(step[1]), batches, threads=workers):
         rows += worker.work(loaded)
         worked += len(batch)
         if worked == len(chunks[number]):
             folder.write(number, job.encode(rows))
-            yield Done(number, worked, failed(rows))
+            yield Done(number, worked, count_errors(rows))
             rows, worked = [], 0
