@@ -18,7 +18,7 @@ from gamlens.cli import app
 from gamlens.data import Dataset, Sample, hold_out, load, neighbour_pairs, small
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
-from gamlens.evaluation.paper import paper
+from gamlens.evaluation.paper import paper_of
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.evaluation.table_files import comma_separated, latex
 
@@ -160,10 +160,10 @@ def test_random_weights_never_enter_a_table(root: Path) -> None:
 
 
 def test_the_papers_numbers() -> None:
-    assert paper("classification", "ilsvrc", "all", "IoU", "densenet201", "gam", 2) == 56.9
-    assert paper("cosine", "ilsvrc", "10", "PIC", "resnet50", "grad_cam", 1) == 27.93
-    assert paper("dot", "ilsvrc", "all", "IoU", "densenet201", "grad_cam_pp", 1) is None
-    assert paper("classification", "voc", "25", "IoU", "tresnet_l", "gam", 1) == 34.1
+    assert paper_of("classification", "ilsvrc", "all", "IoU", "densenet201", "gam", 2) == ("densenet201", 56.9)
+    assert paper_of("cosine", "ilsvrc", "10", "PIC", "resnet50", "grad_cam", 1) == ("resnet101", 27.93)
+    assert paper_of("dot", "ilsvrc", "all", "IoU", "densenet201", "grad_cam_pp", 1) is None
+    assert paper_of("classification", "voc", "25", "IoU", "tresnet_l", "gam", 1) == ("tresnet", 34.1)
 
 
 USER = """

@@ -10,7 +10,7 @@ ResultRow = dict[str, Any]  # one line of a run's results; `error` says why an i
 
 
 class Worker(Protocol):
-    """Holds the model. `load` decodes a few items and may run in any thread, `work` is called by one at a time."""
+    """Holds the model. `load` decodes a few items and may run in any thread; only one thread at a time calls `work`."""
 
     def load(self, items: Sequence[Any]) -> Any: ...
 
@@ -19,7 +19,8 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A worker is made once in every process; rows of a chunk become one file. Both travel to other machines.
+    """What every process does: `make` its worker once, and `encode` the rows of a chunk as one file. Both functions
+    travel to other machines.
 
     A chunk is worked on `batch` items at a time, always the same ones together, so that its rows are the same
     whenever and wherever it is done.

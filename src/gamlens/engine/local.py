@@ -15,8 +15,8 @@ def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int
 
     `workers` threads decode, about that many batches ahead: what waits is bounded, however many items there are.
     """
-    chunks, done = pieces(items, job.chunk), folder.written()
-    todo = [number for number in range(len(chunks)) if number not in done]
+    chunks = pieces(items, job.chunk)
+    todo = sorted(set(range(len(chunks))) - folder.written())
     if not todo:
         return
     worker = job.make()

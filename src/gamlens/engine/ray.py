@@ -40,8 +40,8 @@ def run_ray(
     Without `address` a cluster is started on this machine and stopped again. `stall`: seconds without a finished
     chunk after which the run gives up and says what the cluster has.
     """
-    chunks, written = pieces(items, job.chunk), folder.written()
-    todo = [number for number in range(len(chunks)) if number not in written]
+    chunks = pieces(items, job.chunk)
+    todo = sorted(set(range(len(chunks))) - folder.written())
     if not todo:
         return
     ray = _ray()

@@ -22,9 +22,9 @@ PLACE, CONTENTS = "root", "images_sha256"  # so may the place, where what lies t
 
 
 class RunFolder:
-    """run.json (what the run is), parts/ (one file a chunk), done.json (its end). Used as a context it is locked.
+    """run.json (what the run is), parts/ (one file per chunk), done.json (its end). Within a `with` it is locked.
 
-    Opened with another configuration than the folder's parts have it is an error; `fresh` starts over on purpose.
+    To open a folder whose parts were made with another configuration is an error; `fresh` starts over on purpose.
     """
 
     def __init__(self, place: str | Path, about: Mapping[str, Any], *, suffix: str, fresh: bool = False) -> None:

@@ -31,7 +31,7 @@ MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; c
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
 MapColumns = dict[MapKey, list[dict[str, Any]]]  # what was measured of each map, one entry per item
 UNCHANGED = "ones"
-Result = TypeVar("Result")
+Explained = TypeVar("Explained")
 
 
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
@@ -193,10 +193,10 @@ def _similarity_rows(
     return rows
 
 
-def _explained(explain: Callable[[str, int, Fusion], Result], protocol: Protocol) -> dict[MapKey, Result]:
+def _explained(explain: Callable[[str, int, Fusion], Explained], protocol: Protocol) -> dict[MapKey, Explained]:
     """Every method, n and fusion of the protocol; at n = 1 all fusions are the same."""
     fusions = protocol.fusions or ("mean",)
-    found: dict[MapKey, Result] = {}
+    found: dict[MapKey, Explained] = {}
     for method in protocol.methods:
         for n in protocol.n:
             for how in fusions:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import platform
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gamlens._version import __version__
 from gamlens.data import Dataset
 from gamlens.engine import ResultRow, RunFolder
 from gamlens.engine.jobs import count_errors
@@ -75,7 +73,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "items": items,
         "protocol": protocol.record(),
         "command": _command(),
-        "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": lens.about["versions"],
     }
     return dict(json.loads(json.dumps(about)))
 
@@ -98,7 +96,9 @@ def collect(about: dict[str, Any], rows: Iterable[ResultRow]) -> Run:
 
 
 def encode(rows: Sequence[ResultRow]) -> bytes:
-    """Rows as a Parquet file."""
+    """Rows as a Parquet file. A column that it has no type for is an error: it would be lost."""
+    if unknown := {name for row in rows for name in row} - COLUMN_TYPES.keys():
+        raise GamlensError(f"No file of results has a column {', '.join(sorted(unknown))}: give it a type.")
     arrow = _arrow()
     schema = arrow.schema([(name, _type(arrow, kind)) for name, kind in COLUMN_TYPES.items()])
     out = io.BytesIO()

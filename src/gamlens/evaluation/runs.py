@@ -19,7 +19,7 @@ from gamlens.lens import Lens
 
 @dataclass(frozen=True)
 class Engine:
-    """Where a run happens: `local` with decoding threads, or `ray` with a model a worker."""
+    """Where a run happens: `local` with decoding threads, or `ray` with one model per worker."""
 
     name: str = "local"
     workers: int | None = None
@@ -73,7 +73,8 @@ def evaluate_run(
     about: dict[str, Any] | None = None,
     status: Callable[[int, int], None] = lambda items, errors: None,
 ) -> dict[str, Any]:
-    """Measure items into a run folder, going on where an earlier try stopped; returns the summary and how many now.
+    """Measure items into a run folder, going on where an earlier try stopped. Returns its summary, and as `measured`
+    how many items were measured now.
 
     `make` builds the lens; it is called here once, and in every worker of a cluster. `status` hears the number of
     items and of errors so far.

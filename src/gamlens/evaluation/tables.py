@@ -170,7 +170,7 @@ def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list
 
 
 def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line a contest: the mean difference and its interval, wins, losses, ties, and the sign test's p."""
+    """One line per contest: the mean difference and its interval, wins, losses, ties, and the sign test's p."""
     header = ("task", "data", "model", "metric", "n", "method", "against", "difference", "won", "lost", "tied", "p")
     lines = []
     for contest in found:
@@ -185,7 +185,7 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
 
 
 def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The paper's layout: one line a task, data, model and metric; for each method its n, Impr. and the paper's."""
+    """The paper's layout: one line per task, data, model and metric; for each method its n, Impr. and the paper's."""
     methods = list(dict.fromkeys(cell.method for cell in found if cell.n > 0))
     ns = sorted({cell.n for cell in found if cell.n > 0})
     controls = list(dict.fromkeys(cell.method for cell in found if cell.n == 0))
@@ -204,7 +204,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
 
 
 def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The same numbers for a narrow screen: one line a metric and method."""
+    """The same numbers for a narrow screen: one line per metric and method."""
     ns = sorted({cell.n for cell in found if cell.n > 0})
     gain = {1, 2} <= set(ns)
     header = ("metric", "method", *(f"n={n}" for n in ns), *(("Impr.",) if gain else ()), "paper")

@@ -34,7 +34,7 @@ def accuracy_table(trials: Sequence[Trial]) -> TextTable:
 
 
 def similarity_table(trials: Sequence[Trial]) -> TextTable:
-    """One line a method and seed: similarity to the random-label network's maps / to the second true-label one's."""
+    """One line per method and seed: similarity to the random-label network's maps / to the second true-label one's."""
     lines = []
     for method in trials[0].maps["true"]:
         for trial in trials:
@@ -49,7 +49,7 @@ def similarity_table(trials: Sequence[Trial]) -> TextTable:
 
 
 def brief_table(trials: Sequence[Trial]) -> TextTable:
-    """One line a method for the terminal: means over seeds, to the random / to the true network."""
+    """One line per method for the terminal: means over seeds, to the random / to the true network."""
     lines = []
     for method in trials[0].maps["true"]:
         cells = []
@@ -64,7 +64,7 @@ def brief_table(trials: Sequence[Trial]) -> TextTable:
 
 
 def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
-    """The first digits with each network's map, a line a method and network."""
+    """The first digits with each network's map, one line per method and network."""
     names = list(trial.maps["true"])
     rows = [
         tuple(render.Panel(_large(trial.digits[i, 0].numpy() * DIGIT_STD + DIGIT_MEAN, "gray")) for i in range(digits))

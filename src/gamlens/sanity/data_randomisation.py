@@ -89,7 +89,7 @@ def trials(
     digits: Digits, names: Sequence[str], *, seeds: int = 3, n: int = 2, train: int = TRAINED, shown: int = EXPLAINED,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Trial]:  # fmt: skip
-    """Train three networks a seed and compare their maps."""
+    """Train three networks per seed and compare their maps."""
     if seeds < 1:
         raise GamlensError(f"At least one seed is needed, found {seeds}.")
     for name in names:

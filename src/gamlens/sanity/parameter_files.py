@@ -1,4 +1,4 @@
-"""What a sanity check leaves on disk: tables, curves, a strip of pictures an image."""
+"""What a sanity check leaves on disk: tables, curves, one strip of pictures per image."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def short(name: str) -> str:
 
 
 def brief_table(outcome: Outcome) -> TextTable:
-    """One line a method for the terminal: what is left of the similarity, and the level it must not exceed."""
+    """One line per method for the terminal: what is left of the similarity, and the level it must not exceed."""
     lines = []
     for method in outcome.methods:
         mine = [verdict for verdict in outcome.verdicts if verdict.method == method]
@@ -49,7 +49,7 @@ def brief_table(outcome: Outcome) -> TextTable:
 
 
 def verdict_table(outcome: Outcome) -> TextTable:
-    """One line a method: what is left in each measure, with its interval, beside other images' mean and 95 %."""
+    """One line per method: what is left in each measure, with its interval, beside other images' mean and 95 %."""
     header = ["method"]
     for entry in SIMILARITIES.values():
         header += [entry.title, "other images: mean / 95 %"]
@@ -67,7 +67,7 @@ def verdict_table(outcome: Outcome) -> TextTable:
 
 
 def curve_table(outcome: Outcome) -> TextTable:
-    """One line a method, mode and measure: the mean similarity to the original after each step."""
+    """One line per method, mode and measure: the mean similarity to the original after each step."""
     lines = []
     for method in outcome.methods:
         for mode in MODES:
@@ -78,7 +78,7 @@ def curve_table(outcome: Outcome) -> TextTable:
 
 
 def curves(outcome: Outcome) -> Image.Image:
-    """A plot a method and measure: similarity to the original against what is random, and the level to fall to."""
+    """One plot per method and measure: similarity to the original against what is random, and the level to fall to."""
     steps = ("original", *(short(part.name) for part in outcome.parts))
     colors = dict(zip(MODES, (render.PALETTE[0], render.PALETTE[1]), strict=True))
     rows, lines = [], []
@@ -103,7 +103,7 @@ def curves(outcome: Outcome) -> Image.Image:
 
 
 def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0]) -> Image.Image:
-    """One item's maps: the original, then one column a step; one line a method."""
+    """One item's maps: the original, then one column per step; one line per method."""
     steps = [("", 0), *((mode, step) for step in range(1, len(outcome.parts) + 1))]
     shown = image.resize((IMAGE_SIDE, IMAGE_SIDE))
     rows = tuple(
