@@ -11,10 +11,9 @@ from rich.table import Table
 from gamlens.cli.common import Blocks, Device, Model, Weights, err_console, make_lens, out_console, progress, speaking
 from gamlens.data import DATASETS, align, load
 from gamlens.errors import GamlensError
-from gamlens.evaluation import ablation as work
-from gamlens.evaluation import ablation_files as ablate_files
-from gamlens.evaluation import results
-from gamlens.evaluation.protocol import Protocol, numbers, parse_list, units
+from gamlens.evaluation import ablation, results
+from gamlens.evaluation.measure import evaluate
+from gamlens.evaluation.protocol import JOINED, numbers, parse_list, units
 
 app = typer.Typer()
 EXAMPLE = "Example:  gamlens ablate --data ilsvrc --root ILSVRC --model resnet50 --out ablation"
@@ -28,9 +27,9 @@ def ablate(
     model: Model = "efficientnet_lite0",
     weights: Weights = None,
     blocks: Blocks = None,
-    methods: Annotated[str, typer.Option(help="Methods, comma separated.")] = ",".join(work.BLOCK_METHODS),
+    methods: Annotated[str, typer.Option(help="Methods, comma separated.")] = ",".join(ablation.BLOCK_METHODS),
     n: Annotated[str, typer.Option("--n", "-n", help="Numbers of blocks, comma separated; all by default.")] = "",
-    fusions: Annotated[str, typer.Option(help="How blocks are joined, comma separated.")] = ",".join(work.JOINED),
+    fusions: Annotated[str, typer.Option(help="How blocks are joined, comma separated.")] = ",".join(JOINED),
     block_weights: Annotated[str, typer.Option(help="For the fusion 'weights': one a block, in network order.")] = "",
     fill: Annotated[str, typer.Option(help="What hidden pixels become: black, mean.")] = "black",
     confidence: Annotated[str, typer.Option(help="ADP and PIC of the logit or the probability.")] = "logit",
@@ -41,22 +40,24 @@ def ablate(
 ) -> None:
     """How many blocks, and joined how? IoU, ADP and PIC of every method against n, by mean, max, product, weights."""
     with speaking():
-        plan = work.Plan(parse_list(methods), numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence)
+        plan = ablation.Plan(
+            parse_list(methods), numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence
+        )
         lens = make_lens(model, weights, blocks, device)
         dataset = align(load(data, root, split=split), lens.labels)
-        protocol = Protocol("localization", methods=plan.methods, n=plan.numbers(lens), fill=fill)
+        protocol = plan.protocol(lens)
         items = units(dataset, protocol)[:limit]
         rows: list[dict[str, Any]] = []
         with progress(False) as bar:
             task = bar.add_task("measuring", total=len(items))
-            for part in work.ablate(lens, items, plan, batch=batch):
+            for part in evaluate(lens, items, protocol, batch=batch):
                 rows += part
                 bar.update(task, completed=len({row["item"] for row in rows}))
         about = results.describe(lens, dataset, protocol, len(items))
-        found = work.table(rows, about, plan)
-        written = ablate_files.write(found, plan, out, about)
-        for measure in work.MEASURES:
-            header, lines = ablate_files.cells_of(found, plan, measure)
+        found = ablation.table(rows, about, plan)
+        written = ablation.write(found, plan, out, about)
+        for measure in ablation.MEASURES:
+            header, lines = ablation.table_of(found, plan, measure)
             shown = Table(*header)
             for line in lines:
                 shown.add_row(*line)

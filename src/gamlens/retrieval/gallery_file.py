@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from gamlens.errors import GamlensError
-from gamlens.explanation.files import Staged
+from gamlens.files import StagedFiles
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.retrieval.gallery import TENSORS, Gallery
@@ -39,7 +39,7 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
         "images": images,
     }
     arrays["record"] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
-    with Staged() as staged:
+    with StagedFiles() as staged:
         staged.write(Path(path), lambda out: np.savez(out, **arrays))
     return str(path)
 
