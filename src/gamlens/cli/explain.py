@@ -32,7 +32,8 @@ from gamlens.cli.common import (
 )
 from gamlens.cli.status import Status
 from gamlens.explanation import file_stem
-from gamlens.report import folder as work
+from gamlens.report import classified_files as work
+from gamlens.report.image_files import find_images
 from gamlens.scores import CLASS_SCORES, PAIR_SCORES
 
 app = typer.Typer()
@@ -55,12 +56,12 @@ def classify(
 ) -> None:
     """Why this class? Explain images, one class or several each, the top class by default."""
     with speaking(resumes=True):
-        found = work.find_images(paths, skip=out)
+        found = find_images(paths, skip=out)
         lens = make_lens(model, weights, blocks, device)
         wanted: list[str | int] | None = list(target) if target else None
         results: list[work.FileResult] = []
-        recipe = work.Recipe(wanted, method, n, fuse, score)
-        steps = work.classify_files(lens, found, recipe, out=out)
+        options = work.ClassifyOptions(wanted, method, n, fuse, score)
+        steps = work.classify_files(lens, found, options, out=out)
         failed = 0
         with Status("explaining", len(found)) as status:
             for result in steps:
@@ -73,7 +74,7 @@ def classify(
         if any(not result.error for result in results):
             read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
             lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
-            render.write(work.page(results, title="Why this class?", lead=lead), index)
+            render.write(work.classified_page(results, title="Why this class?", lead=lead), index)
         if json_:
             typer.echo(json.dumps([result.record for result in results], indent=2))
         else:

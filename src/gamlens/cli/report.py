@@ -41,7 +41,7 @@ def report(
         if weights and not model:
             raise GamlensError("--weights belong to a model: name it with --model.")
         task = bar.add_task("reporting", total=len(found))
-        options = work.Options(root, split, lens, confidence, cases)
+        options = work.ReportOptions(root, split, lens, confidence, cases)
         page = work.page(found, options, step=lambda name: bar.update(task, advance=1, description=name))
         bar.stop()
         out = out if out.suffix and not out.is_dir() else out / "report.html"

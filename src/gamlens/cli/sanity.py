@@ -16,7 +16,7 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.evaluation.table_files import TextTable
 from gamlens.inputs.images import Picture, upright
-from gamlens.report.folder import find_images
+from gamlens.report.image_files import find_images
 from gamlens.sanity import compared_maps, data_files, data_randomisation, parameter_files
 from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
 from gamlens.sanity.randomise import parts

@@ -27,7 +27,7 @@ from gamlens.cli.common import (
 )
 from gamlens.cli.status import Status
 from gamlens.report import search as work
-from gamlens.report.folder import find_images
+from gamlens.report.image_files import find_images
 from gamlens.scores import PAIR_SCORES
 
 app = typer.Typer()
@@ -65,7 +65,7 @@ def search(
 ) -> None:
     """Which images are most like this one, and why? Both maps of each match. Every image is looked at once."""
     with speaking():
-        recipe = work.Recipe(score, method, n, fuse, top, with_self)
+        options = work.SearchOptions(score, method, n, fuse, top, with_self)
         if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
             raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
         if out.exists() and not out.is_dir():
@@ -73,18 +73,18 @@ def search(
         asked = find_images(queries, skip=out)
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
         seen = work.remember(lens, asked)
-        recipe.check(lens)
+        options.check(lens, seen.images.pictures[0])
         for _, error in seen.bad:
             tell("error", error, "bold red")
-        shelf = _shelf(lens, places, out, save_gallery)
-        answers: list[work.Answer] = []
+        searched = _searched(lens, places, out, save_gallery)
+        answers: list[work.QueryMatches] = []
         with Status("explaining", len(seen.images)) as status:
             status(0, 0)
-            for answer in work.search(lens, seen.images, shelf.images, recipe, out=out, maps=maps):
+            for answer in work.search(lens, seen.images, searched.images, options, out=out, maps=maps):
                 answers.append(answer)
                 status(len(answers), 0)
-        lead = f"{_reads(recipe)} of `{lens.name}`, {score}: best of {len(shelf.images)} images."
-        index = render.write(work.page(answers, title="Why alike?", lead=lead), out / "index.html")
+        lead = f"{_reads(options)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+        index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / "index.html")
         if json_:
             typer.echo(json.dumps([answer.record for answer in answers], indent=2))
         else:
@@ -95,9 +95,9 @@ def search(
             raise typer.Exit(1)
 
 
-def _reads(recipe: work.Recipe) -> str:
-    method = METHODS[recipe.method]
-    blocks = f"the last {recipe.n} blocks" if recipe.n > 1 and method.kind == "block" else "the last block"
+def _reads(options: work.SearchOptions) -> str:
+    method = METHODS[options.method]
+    blocks = f"the last {options.n} blocks" if options.n > 1 and method.kind == "block" else "the last block"
     return f"{method.title}, {'the pixels' if method.kind == 'input' else blocks}"
 
 
@@ -105,25 +105,25 @@ def _saved(places: list[str]) -> bool:
     return len(places) == 1 and Path(places[0]).suffix.lower() == ".npz"
 
 
-def _shelf(lens: Lens, places: list[str], out: Path, keep: Path | None) -> work.Shelf:
+def _searched(lens: Lens, places: list[str], out: Path, keep: Path | None) -> work.SearchedImages:
     """A saved gallery, or one made of the images found; what is left out of it is told in one line."""
     if _saved(places):
-        shelf = work.recall(lens, places[0])
+        searched = work.recall(lens, places[0])
     else:
         files = find_images(places, skip=out)
         with Status("looking", len(files)) as status:
-            shelf = work.remember(lens, files, status)
+            searched = work.remember(lens, files, status)
         if keep is not None:
-            shelf.images.save(str(keep))
-    if shelf.bad:
-        names = ", ".join(Path(name).name for name, _ in shelf.bad[:NAMED])
-        more = f" and {len(shelf.bad) - NAMED} more" if len(shelf.bad) > NAMED else ""
-        count = f"{len(shelf.bad)} of {len(shelf.bad) + len(shelf.images)} images"
-        tell("note", f"{count} are left out: {names}{more}. {shelf.bad[0][1]}", "yellow")
-    return shelf
+            searched.images.save(str(keep))
+    if searched.bad:
+        names = ", ".join(Path(name).name for name, _ in searched.bad[:NAMED])
+        more = f" and {len(searched.bad) - NAMED} more" if len(searched.bad) > NAMED else ""
+        count = f"{len(searched.bad)} of {len(searched.bad) + len(searched.images)} images"
+        tell("note", f"{count} are left out: {names}{more}. {searched.bad[0][1]}", "yellow")
+    return searched
 
 
-def _show(answers: list[work.Answer], score: str) -> None:
+def _show(answers: list[work.QueryMatches], score: str) -> None:
     files = [match["file"] for answer in answers for match in answer.matches]
     base = os.path.commonpath([str(Path(file).parent) for file in files])
     table = Table("query", "match", score, box=None, pad_edge=False)

@@ -17,7 +17,6 @@ from gamlens.evaluation.measure import MapKey
 from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol
 from gamlens.evaluation.results import collect
 from gamlens.evaluation.table_files import (
-    REFERENCE_GREY,
     TextTable,
     comma_separated,
     markdown,
@@ -96,8 +95,8 @@ def table_of(found: AblationCells, plan: Plan, measure: str) -> TextTable:
 def curves(found: AblationCells, plan: Plan) -> Image.Image:
     """One plot per measure and fusion: a curve per method against n, the centre prior as a dashed level."""
     numbers = sorted({n for _, n, name in found if name != CONTROL})
-    colors = {method: render.PALETTE[place % len(render.PALETTE)] for place, method in enumerate(plan.methods)}
-    rows, lines = [], []
+    rows: list[tuple[render.Panel, ...]] = []
+    lines: list[render.Series] = []
     for measure in MEASURES:
         means = {key: own[measure].value.mean for key, own in found.items()}
         prior = means["centre", 0, CONTROL]
@@ -105,12 +104,13 @@ def curves(found: AblationCells, plan: Plan) -> Image.Image:
         panels = []
         for name in plan.fusions:
             lines = [
-                render.Curve(METHODS[method].title, tuple(means[method, n, name] for n in numbers), colors[method])
-                for method in plan.methods
+                render.Series.over_names(METHODS[method].title, [means[method, n, name] for n in numbers], tone=tone)
+                for tone, method in enumerate(plan.methods, start=1)
             ]
-            lines.append(render.Curve("centre prior (control)", (prior,), REFERENCE_GREY, dashed=True))
-            steps = [f"n = {n}" for n in numbers]
-            panels.append(render.Panel(render.plot(lines, steps, low=min(values), high=max(values))))
+            lines.append(render.Series.over_names("centre prior (control)", [prior], "level", tone=0))
+            steps, span = tuple(f"n = {n}" for n in numbers), (min(values), max(values))
+            chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=span)
+            panels.append(render.Panel(render.draw_chart(chart)))
         rows.append(tuple(panels))
     labels = (f"{name} %, {'higher' if BETTER[name] == 'up' else 'lower'} is better" for name in MEASURES)
     return with_legend(render.Grid(tuple(rows), plan.fusions, tuple(labels)), lines, cell=320)

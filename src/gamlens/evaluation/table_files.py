@@ -16,8 +16,6 @@ from gamlens.files import StagedFiles
 
 TextTable = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the header and the lines
 ESCAPED = str.maketrans({char: f"\\{char}" for char in "%_&#$"})
-REFERENCE_GREY = (96, 96, 104)  # of the curve that others are held against
-MARGIN = 16
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -41,14 +39,10 @@ def latex(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return f"{head}{body}\n\\bottomrule\n\\end{{tabular}}\n"
 
 
-def with_legend(grid: render.Grid, curves: Sequence[render.Curve], *, cell: int) -> Image.Image:
+def with_legend(grid: render.Grid, curves: Sequence[render.Series], *, cell: int) -> Image.Image:
     """A grid of plots as one picture, the legend of their curves below it."""
     plots = render.draw(grid, cell=cell)
-    legend = render.legend(curves, width=plots.width - 2 * MARGIN)
-    sheet = Image.new("RGB", (max(plots.width, legend.width), plots.height + legend.height + MARGIN), "white")
-    sheet.paste(plots, (0, 0))
-    sheet.paste(legend, (MARGIN, plots.height))
-    return sheet
+    return render.stacked([plots, render.draw_legend(curves, width=plots.width - 32)])
 
 
 def write_files(folder: Path, texts: Mapping[str, str], pictures: Mapping[str, Image.Image]) -> list[Path]:

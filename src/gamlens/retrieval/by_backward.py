@@ -82,9 +82,7 @@ def _backward(
         v = vectors[side].new_zeros(int(backward.max()) + 1, images, vectors[side].shape[1])
         at = (backward.to(v.device), index.to(v.device))
         v[at] = vectors[side]
-        found = batched_gradients(
-            batch.embeddings, v, batch.record, keep_graph=True, most=maps.options.batch_size
-        )
+        found = batched_gradients(batch.embeddings, v, batch.record, keep_graph=True, most=maps.options.batch_size)
         maps.add(
             side,
             places,

@@ -11,7 +11,6 @@ from PIL import Image
 
 from gamlens import render
 from gamlens.evaluation.table_files import (
-    REFERENCE_GREY,
     TextTable,
     comma_separated,
     markdown,
@@ -80,22 +79,23 @@ def curve_table(outcome: Outcome) -> TextTable:
 def curves(outcome: Outcome) -> Image.Image:
     """One plot per method and measure: similarity to the original against what is random, and the level to fall to."""
     steps = ("original", *(short(part.name) for part in outcome.parts))
-    colors = dict(zip(MODES, (render.PALETTE[0], render.PALETTE[1]), strict=True))
-    rows, lines = [], []
+    rows: list[tuple[render.Panel, ...]] = []
+    lines: list[render.Series] = []
     for method in outcome.methods:
         panels = []
         for measure in SIMILARITIES:
+            means = {mode: [1.0, *(v.mean for v in outcome.curve(method, mode, measure))] for mode in MODES}
             lines = [
-                render.Curve(mode, (1.0, *(v.mean for v in outcome.curve(method, mode, measure))), colors[mode],
-                            dashed=mode != MODES[0])
-                for mode in MODES
-            ]  # fmt: skip
+                render.Series.over_names(mode, means[mode], "line" if tone == 1 else "dashed", tone=tone)
+                for tone, mode in enumerate(MODES, start=1)
+            ]
             level = next(v.level for v in outcome.verdicts if (v.method, v.measure) == (method, measure))
             lines.append(
-                render.Curve("level: 95 % of other images' maps lie below", (level,), REFERENCE_GREY, dashed=True)
+                render.Series.over_names("level: 95 % of other images' maps lie below", [level], "level", tone=0)
             )
-            low = min(0.0, *(value for line in lines for value in line.values))
-            panels.append(render.Panel(render.plot(lines, steps, low=low, high=1.0)))
+            low = min(0.0, *(value for line in lines for _, value in line.points))
+            chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=(low, 1.0))
+            panels.append(render.Panel(render.draw_chart(chart)))
         rows.append(tuple(panels))
     titles = tuple(entry.title for entry in SIMILARITIES.values())
     labels = tuple(title(method) for method in outcome.methods)
