@@ -299,7 +299,7 @@ def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch: pytest.MonkeyPatch, 
 
 def test_only_commands_that_resume_say_so(capsys: pytest.CaptureFixture) -> None:
     for resumes, said in ((True, "goes on from there"), (False, "starts over")):
-        with pytest.raises(typer.Exit), common.speaking(resumes=resumes):
+        with pytest.raises(typer.Exit), common.errors_as_lines(resumes=resumes):
             raise KeyboardInterrupt
         assert said in capsys.readouterr().err
 

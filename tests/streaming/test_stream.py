@@ -14,8 +14,8 @@ import torch
 
 from gamlens import GamlensError, Lens, Transform
 from gamlens.inputs.batch import ModelInput
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 from gamlens.streaming.prefetch import BatchPrefetcher, grouped, prefetch
 from gamlens.streaming.stream import stream
 

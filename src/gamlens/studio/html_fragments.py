@@ -1,4 +1,4 @@
-"""The studio's own parts of the page as HTML: figures, bars, examples, messages. Everything shown is escaped."""
+"""The pieces of HTML that the studio writes itself: figures, bars, examples, messages. Everything shown is escaped."""
 
 from __future__ import annotations
 
@@ -6,52 +6,60 @@ import base64
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 
 from PIL import Image
 
-from gamlens.studio.views import Shot
+from gamlens.studio.stage_images import StageImage
 from gamlens.trace import Guess
 
-QUALITY = 90
+STAGE_JPEG_QUALITY = 90
+
+
+def static_file(name: str) -> str:
+    """The text of a style sheet or script that lies beside this module."""
+    return files("gamlens.studio").joinpath(name).read_text(encoding="utf-8")
 
 
 def data_uri(image: Image.Image) -> str:
     """A JPEG inside the page: nothing is written to disk and nothing is fetched."""
     stream = io.BytesIO()
-    image.convert("RGB").save(stream, "JPEG", quality=QUALITY)
+    image.convert("RGB").save(stream, "JPEG", quality=STAGE_JPEG_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def figure(shot: Shot) -> str:
+def figure(shown: StageImage) -> str:
     """A picture with its words and marks; one that can be clicked is a button for the keyboard too."""
     marks = ""
-    if shot.cell is not None:
-        left, top, width, height = (f"{100 * value:.2f}%" for value in shot.cell)
+    if shown.cell is not None:
+        left, top, width, height = (f"{100 * value:.2f}%" for value in shown.cell)
         marks += f'<span class="gl-cell" style="left:{left};top:{top};width:{width};height:{height}"></span>'
-    if shot.dot is not None:
-        marks += f'<span class="gl-dot" style="left:{100 * shot.dot[0]:.2f}%;top:{100 * shot.dot[1]:.2f}%"></span>'
-    x, y = shot.dot or (0.5, 0.5)
+    if shown.dot is not None:
+        marks += f'<span class="gl-dot" style="left:{100 * shown.dot[0]:.2f}%;top:{100 * shown.dot[1]:.2f}%"></span>'
+    x, y = shown.dot or (0.5, 0.5)
     ask = "Click a spot, or move with the arrow keys, to see what matches it in the other photo."
     press = (
-        f'data-side="{shot.side}" data-x="{x:.4f}" data-y="{y:.4f}" tabindex="0" role="button" '
-        f'aria-label="{escape(shot.alt)}. {ask}" title="{ask}"'
-        if shot.side
+        f'data-side="{shown.side}" data-x="{x:.4f}" data-y="{y:.4f}" tabindex="0" role="button" '
+        f'aria-label="{escape(shown.alt)}. {ask}" title="{ask}"'
+        if shown.side
         else ""
     )
-    caption = f"<span>{escape(shot.caption)}</span>" if shot.caption else ""
+    caption = f"<span>{escape(shown.caption)}</span>" if shown.caption else ""
     return (
-        f'<figure><div class="gl-frame" {press}><img src="{data_uri(shot.image)}" alt="{escape(shot.alt)}" '
-        f'width="{shot.image.width}" height="{shot.image.height}" draggable="false">{marks}</div>'
-        f"<figcaption><strong>{escape(shot.title)}</strong>{caption}</figcaption></figure>"
+        f'<figure><div class="gl-frame" {press}><img src="{data_uri(shown.image)}" alt="{escape(shown.alt)}" '
+        f'width="{shown.image.width}" height="{shown.image.height}" draggable="false">{marks}</div>'
+        f"<figcaption><strong>{escape(shown.title)}</strong>{caption}</figcaption></figure>"
     )
 
 
-def stage(head: str, shots: Sequence[Shot], notes: Iterable[str] = (), *, columns: int = 1, tip: str = "") -> str:
+def stage(
+    head: str, images: Sequence[StageImage], notes: Iterable[str] = (), *, columns: int = 1, tip: str = ""
+) -> str:
     """The headline, the pictures in columns as wide as they are, so that a row has one height, and what to know."""
-    figures = "".join(map(figure, shots))
+    figures = "".join(map(figure, images))
     below = "".join(f"<p>{escape(note)}</p>" for note in notes)
     aside = f'<div class="gl-notes" role="note">{below}</div>' if below else ""
-    ratios = [shot.image.width / shot.image.height for shot in shots[:columns]]
+    ratios = [shown.image.width / shown.image.height for shown in images[:columns]]
     widths = " ".join(f"minmax(0,{ratio:.4f}fr)" for ratio in ratios)
     shape = f"grid-template-columns:{widths};--r:{sum(ratios):.4f}"
     return (
