@@ -68,7 +68,6 @@ class FileExplainer:
 
     lens: Lens
     options: ClassifyOptions
-    top: int = 5
     explained: int = 0
 
     def load(self, items: Sequence[ImageFile]) -> tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]:
