@@ -436,6 +436,8 @@ class Lens:
             embedding: Whether the embeddings (B,D) are kept.
         """
         batch = self.prepare(images).batches[0]
+        if n == 0:
+            return self._hooked.forward_only(batch, embedding=embedding)
         return self._hooked.forward(batch, n, method=METHODS[method], embedding=embedding)
 
     def outputs(self, images: Any) -> Tensor:
