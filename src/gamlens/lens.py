@@ -24,7 +24,7 @@ from gamlens.inputs.transform import ExternalTransform, Frame, Transform
 from gamlens.models import Layout, Network, Output, pick
 from gamlens.models.hooked import HookedModel, Reach
 from gamlens.pairs import text as text_room
-from gamlens.retrieval import Gallery, compare_many, remember
+from gamlens.retrieval import Gallery, PairOptions, compare_many, remember
 from gamlens.rows import Provenance, View
 from gamlens.streaming.stream import StreamResult, stream
 from gamlens.trace import PairTrace, Trace
@@ -356,18 +356,8 @@ class Lens:
         forward nor a backward if the embedding is the pooled last block. Otherwise each image is run once, with one
         backward through its last blocks per pair, while the graphs of all queries are held.
         """
-        return compare_many(
-            self,
-            queries,
-            gallery,
-            score=score,
-            method=method,
-            n=n,
-            fuse=fuse,
-            top=top,
-            pairs=pairs,
-            batch_size=batch_size,
-        )
+        options = PairOptions(score=score, method=method, n=n, fuse=fuse, top=top, pairs=pairs, batch_size=batch_size)
+        return compare_many(self, queries, gallery, options)
 
     # The steps
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from gamlens import METHODS, Gallery, GamlensError, GamlensWarning, Lens, PairExplanation
 from gamlens.capture import forward as capture
-from gamlens.retrieval.by_formula import gradient_of
 from gamlens.retrieval.embedding_form import LINEAR_FORM, OTHER_FORM, UNIT_FORM
+from gamlens.retrieval.many_pairs import gradient_of
 from gamlens.retrieval.pair_maps import PairMaps
 from gamlens.retrieval.select import score_gradients
 
@@ -194,11 +194,11 @@ def test_each_image_runs_once_whatever_the_embedding(pool: str) -> None:
 def test_no_more_pairs_at_a_time_than_a_batch(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations and gradients are of one batch; one block's map is kept once."""
     lens, seen, add = Lens(nets.small()), [], PairMaps.add
-    monkeypatch.setattr(PairMaps, "add", lambda *args, **rows: seen.append(rows) or add(*args, **rows))
+    monkeypatch.setattr(PairMaps, "add", lambda *args: seen.append(args[3]) or add(*args))
     many = lens.compare_many(X, Y, n=n, batch_size=3)
-    assert sum(len(rows["index"]) for rows in seen) == 20
-    assert max(len(gradient) for rows in seen for gradient in rows["gradients"].values()) == 3
-    assert max(len(h) for rows in seen for h in rows["activations"].values()) <= 3
+    assert sum(len(rows.index) for rows in seen) == 20
+    assert max(len(gradient) for rows in seen for gradient in rows.gradients.values()) == 3
+    assert max(len(h) for rows in seen for h in rows.activations.values()) <= 3
     assert (many.x.blocks["layer3"] is many.x.maps) == (n == 1)
 
 

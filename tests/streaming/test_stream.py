@@ -288,7 +288,7 @@ def test_closed_early_its_threads_end() -> None:
 
     results = device.stream(itertools.count(), load)
     assert [one.number for one in itertools.islice(results, 3)] == [0, 1, 2]
-    assert {thread.name.split("_")[0] for thread in set(threading.enumerate()) - before} == {"prefetch", "to_host"}
+    assert {thread.name.split("_")[0] for thread in set(threading.enumerate()) - before} == {"prefetch", "host"}
     results.close()
     assert set(threading.enumerate()) == before
     count = len(loaded)

@@ -28,16 +28,9 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
     kinds = {name: _put(arrays, name, getattr(gallery, name)) for name in TENSORS}
     images = []
     for number, (picture, frame) in enumerate(zip(gallery.pictures, gallery.frames, strict=True)):
-        place = {"original": frame.original, "size": frame.size, "window": frame.window}
-        images.append({"name": picture.name, **_keep(arrays, number, picture), **place})
-    record = {
-        "format": GALLERY_FORMAT,
-        "law": gallery.law,
-        "size": gallery.size,
-        "kinds": kinds,
-        "about": dict(gallery.about),
-        "images": images,
-    }
+        images.append({"name": picture.name, **_keep(arrays, number, picture), **vars(frame)})
+    about = {"law": gallery.law, "size": gallery.size, "kinds": kinds, "about": dict(gallery.about)}
+    record = {"format": GALLERY_FORMAT, **about, "images": images}
     arrays["record"] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
     with Staged() as staged:
         staged.write(Path(path), lambda out: np.savez(out, **arrays))
