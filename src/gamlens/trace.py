@@ -216,7 +216,7 @@ class PairTrace:
             return self.done[score]
 
     def matches(
-        self, point: tuple[float, float], *, side: matches.Side = "x", score: str = "cosine", pair: int = 0
+        self, point: tuple[float, float], *, side: matches.PairSide = "x", score: str = "cosine", pair: int = 0
     ) -> matches.Matches:
         """What matches a point of one image in the other: the score's own parts at the last block. No forward.
 

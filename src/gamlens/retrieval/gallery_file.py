@@ -28,7 +28,8 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
     kinds = {name: _put(arrays, name, getattr(gallery, name)) for name in TENSORS}
     images = []
     for number, (picture, frame) in enumerate(zip(gallery.pictures, gallery.frames, strict=True)):
-        images.append({"name": picture.name, **_keep(arrays, number, picture), **vars(frame)})
+        place = {"original": frame.original, "size": frame.size, "window": frame.window}
+        images.append({"name": picture.name, **_keep(arrays, number, picture), **place})
     about = {"law": gallery.law, "size": gallery.size, "kinds": kinds, "about": dict(gallery.about)}
     record = {"format": GALLERY_FORMAT, **about, "images": images}
     arrays["record"] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)

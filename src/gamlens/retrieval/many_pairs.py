@@ -67,17 +67,17 @@ def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> Pai
     for places in torch.split(torch.arange(len(chosen)), options.batch_size):
         used = [torch.unique(numbers, return_inverse=True) for numbers in chosen[places].T]
         sides = [(side[own].to(device), at.tolist()) for side, (own, at) in zip((x, y), used, strict=True)]
-        e = [at_least_float32(side.embeddings)[at] for side, at in sides]
-        values, vectors = maps.score(places, e[0], e[1])
+        ex, ey = (at_least_float32(side.embeddings)[at] for side, at in sides)
+        values, vectors = maps.score(places, ex, ey)
         given: tuple[Tensor | None, Tensor | None] = (None, None)
         if entry.kind == "pair":
             with without_grad_or_autocast(values):
-                h = [at_least_float32(side.activations)[at] for side, at in sides]
-                given = (entry.fn(h[0], h[1]), entry.fn(h[1], h[0]))
+                hx, hy = (at_least_float32(side.activations)[at] for side, at in sides)
+                given = (entry.fn(hx, hy), entry.fn(hy, hx))
         for number, (side, at) in enumerate(sides):
             block, gradient = side.about["block"], gradient_of(side, at, vectors[number])
-            rows = maps.rows(values, at, side.size, {block: side.activations}, {block: gradient})
-            maps.add(number, places, rows, given[number])
+            h, g = {block: side.activations}, {block: gradient}
+            maps.add(number, places, at, side.size, values, h, g, given[number])
     return maps.explanation(zip(x.pictures, x.frames, strict=True), zip(y.pictures, y.frames, strict=True))
 
 
@@ -138,12 +138,11 @@ def _add_backward(
     step = max(1, most // images)
     for part in (turn // step == number for number in torch.unique(turn // step)):
         places, index, backward = pairs[part], image[part], turn[part] % step
-        ends = [e[maps.chosen[places, number].to(e.device)] for number, e in enumerate(embeddings)]
-        values, vectors = maps.score(places, ends[0], ends[1])
+        ex, ey = (e[maps.chosen[places, number].to(e.device)] for number, e in enumerate(embeddings))
+        values, vectors = maps.score(places, ex, ey)
         v = vectors[side].new_zeros(int(backward.max()) + 1, images, vectors[side].shape[1])
         at = (backward.to(v.device), index.to(v.device))
         v[at] = vectors[side]
         found = batched_backward.gradients(batch.embeddings, v, batch.record, keep_graph=True, most=most)
         gradients = {name: gradient[at] for name, gradient in found.items()}
-        rows = maps.rows(values, index.tolist(), batch.size, batch.record.activations(), gradients)
-        maps.add(side, places, rows)
+        maps.add(side, places, index.tolist(), batch.size, values, batch.record.activations(), gradients)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from gamlens.errors import warn
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
 from gamlens.retrieval.gallery import FramedPicture
 from gamlens.retrieval.select import PairOptions, score_gradients
-from gamlens.rows import Provenance, Rows
+from gamlens.rows import Provenance, Rows, check_score
 
 if TYPE_CHECKING:
     from gamlens.lens import Lens
@@ -36,32 +36,39 @@ class PairMaps:
         self._saturated[places.to(self._saturated.device)] = saturated.to(self._saturated.device)
         return values, gradients
 
-    def rows(
+    def add(
         self,
-        values: Tensor,
-        index: list[int],
+        side: int,
+        places: Tensor,
+        index: Sequence[int],
         size: tuple[int, int],
+        values: Tensor,
         activations: dict[str, Tensor],
         gradients: dict[str, Tensor],
-    ) -> Rows:
-        """Activations {block: (B,C,h,w)} and gradients {block: (R,C,h,w)} of scores (R,); `index` (R,) says whose."""
-        none = torch.full((len(values),), NO_CLASS, device=values.device)
-        return Rows(
+        given: Tensor | None = None,
+    ) -> None:
+        """Compute and store the maps of one side (0: x, 1: y) of the pairs `places` (R,).
+
+        Args:
+            index: Which of the B images each row is of, (R,).
+            size: The model's input (H,W).
+            values: The scores (R,).
+            activations: {block: (B,C,h,w)}.
+            gradients: {block: (R,C,h,w)}.
+            given: Raw maps (R,h,w) that take the place of the method's.
+        """
+        rows = Rows(
             activations=activations,
             gradients=gradients,
             scores=values,
-            targets=none,
+            targets=torch.full((len(values),), NO_CLASS, device=values.device),
             index=tuple(index),
             size=size,
             origin=self._origin,
         )
-
-    def add(self, side: int, places: Tensor, rows: Rows, given: Tensor | None = None) -> None:
-        """Compute and store the maps of one side (0: x, 1: y) of the pairs `places` (R,), from raw maps if `given`."""
         part = rows.explain(self.options.method, self.options.blocks, self.options.fuse, given=given)
-        if side not in self._sides:
-            self._sides[side] = _empty(part, len(self.chosen))
-        whole = self._sides[side]
+        whole = self._sides.get(side) or _empty(part, len(self.chosen))
+        self._sides[side] = replace(whole, checks=whole.checks + part.checks)
         at = places.to(part.maps.device)
         whole.scores[at], whole.maps[at] = part.scores, part.maps
         if len(part.blocks) > 1:
@@ -72,11 +79,13 @@ class PairMaps:
         """All pairs, given every image of x and of y. Warns of pairs whose cosine is at its maximum."""
         if bool(self._saturated.any()):
             warn(scores.saturated_message(self._saturated))
+        waiting = check_score(self._sides[0].scores, len(self.chosen))  # only a GPU has not told yet
         sides = []
         for side, images in enumerate((x, y)):
             pictures, frames = zip(*images, strict=True)
             index = self.chosen[:, side].to(self._sides[side].maps.device)
-            sides.append(replace(self._sides[side], index=index, pictures=pictures, frames=frames))
+            checks = self._sides[side].checks + (() if side else waiting)
+            sides.append(replace(self._sides[side], index=index, pictures=pictures, frames=frames, checks=checks))
         return PairExplanation(sides[0], sides[1], sides[0].scores)
 
 
@@ -90,4 +99,5 @@ def _empty(part: Explanation, count: int) -> Explanation:
         blocks={name: maps if alone else torch.empty_like(maps) for name in part.blocks},
         scores=part.scores.new_empty(count),
         targets=part.targets.new_full((count,), NO_CLASS),
+        checks=(),
     )
