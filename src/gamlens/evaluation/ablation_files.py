@@ -56,9 +56,8 @@ def curves(found: Table, plan: Plan) -> Image.Image:
             panels.append(render.Panel(render.draw_chart(chart)))
         rows.append(tuple(panels))
     better = {"IoU": "IoU %, higher is better", "ADP": "ADP %, lower is better", "PIC": "PIC %, higher is better"}
-    grid = render.Grid(tuple(rows), plan.fusions, tuple(better[measure] for measure in MEASURES))
-    sheet = render.draw(grid, cell=320)
-    return render.stacked([sheet, render.draw_legend(lines, width=sheet.width - 32)])
+    labels = tuple(better[measure] for measure in MEASURES)
+    return render.draw(render.Grid(tuple(rows), plan.fusions, labels, keys=tuple(lines)), cell=320)
 
 
 def records(found: Table) -> list[dict[str, Any]]:

@@ -96,8 +96,7 @@ def curves(outcome: Outcome) -> Image.Image:
         rows.append(tuple(panels))
     titles = tuple(entry.title for entry in SIMILARITIES.values())
     labels = tuple(title(method) for method in outcome.methods)
-    sheet = render.draw(render.Grid(tuple(rows), titles, labels), cell=360)
-    return render.stacked([sheet, render.draw_legend(lines, width=sheet.width - 32)])
+    return render.draw(render.Grid(tuple(rows), titles, labels, keys=tuple(lines)), cell=360)
 
 
 def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0]) -> Image.Image:
