@@ -23,7 +23,7 @@ from gamlens.data.photos import PHOTOS, photo
 from gamlens.methods import METHODS
 from gamlens.render import COLORMAPS
 from gamlens.studio import Studio, launch
-from gamlens.studio.views import Controls
+from gamlens.studio.controls import Controls
 
 USUAL = Controls()
 
@@ -43,8 +43,8 @@ def first_answers(studio: Studio, folder: Path, repeats: int) -> list[float]:
 
     def visit(number: int) -> None:
         visitor = Visitor(studio, f"first {number}")
-        visitor.call("look", [visitor.upload(files[number % len(files)]), *values(USUAL)])
-        studio.desk.end(f"first {number}")
+        visitor.call("photo", [visitor.upload(files[number % len(files)]), *values(USUAL)])
+        studio.actions.sessions.end(f"first {number}")
 
     visit(0)
     return [timed(lambda number=number: visit(number)) for number in range(repeats)]
@@ -62,9 +62,9 @@ def control_changes(studio: Studio, folder: Path, count: int) -> list[float]:
         lambda i: replace(USUAL, outline=("box", "mask"), threshold=0.05 + (i % 18) / 20),
     ]
     visitor = Visitor(studio, "turner")
-    visitor.call("look", [visitor.upload(folder / "cheetah.jpg"), *values(USUAL)])
-    visitor.call("turn", values(USUAL))
-    return [timed(lambda i=i: visitor.call("turn", values(turned[i % len(turned)](i)))) for i in range(count)]
+    visitor.call("photo", [visitor.upload(folder / "cheetah.jpg"), *values(USUAL)])
+    visitor.call("redraw", values(USUAL))
+    return [timed(lambda i=i: visitor.call("redraw", values(turned[i % len(turned)](i)))) for i in range(count)]
 
 
 def line(what: str, times: list[float]) -> str:
@@ -83,7 +83,7 @@ def main() -> None:
         folder = Path(name)
         first = first_answers(studio, folder, options.photos)
         changes = control_changes(studio, folder, options.changes)
-    lens = studio.desk.shelf.first
+    lens = studio.actions.models.first
     print(f"{lens}, CPU, torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores")
     print(line("first answer to a photo", first))
     print(line("control change", changes))

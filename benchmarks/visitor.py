@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from gamlens.studio import Studio
-from gamlens.studio.views import Controls
+from gamlens.studio.controls import Controls
 
 
 def values(controls: Controls) -> list[Any]:

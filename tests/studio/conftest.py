@@ -11,13 +11,13 @@ import pytest
 from studio_kit import small_lens
 
 from gamlens.studio import Studio, launch
-from gamlens.studio.desk import Desk
-from gamlens.studio.shelf import Shelf
+from gamlens.studio.actions import Actions
+from gamlens.studio.model_cache import ModelCache
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk(Shelf({"small": small_lens()}, anything=False))
+def actions() -> Actions:
+    return Actions(ModelCache({"small": small_lens()}, any_name=False))
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,7 @@ def look(browser: Any, studio: Studio) -> Iterator[Look]:
 @pytest.fixture
 def forwards(studio: Studio) -> Iterator[list[int]]:
     """How many images each forward of the studio's model ran on."""
-    model, seen = studio.desk.shelf.lens(studio.desk.shelf.first).model, []
+    model, seen = studio.actions.models.lens(studio.actions.models.first).model, []
     hook = model.conv_stem.register_forward_hook(lambda module, args, output: seen.append(len(output)))
     yield seen
     hook.remove()
@@ -278,12 +278,12 @@ def test_two_visitors(browser: Any, studio: Studio) -> None:
     second.close()
     for _ in range(100):
         left = list(studio.folder.glob("*/coffee.png"))
-        if not left and len(studio.desk.visits) == 0:
+        if not left and len(studio.actions.sessions) == 0:
             break
         first_page = browser.new_page()
         first_page.wait_for_timeout(200)
         first_page.close()
-    assert len(studio.desk.visits) == 0
+    assert len(studio.actions.sessions) == 0
     assert left == []
     assert first.troubles == second.troubles == []
 

@@ -22,10 +22,10 @@ from visitor import Visitor, values
 from gamlens import GamlensError
 from gamlens.cli import app
 from gamlens.studio import Studio, launch
-from gamlens.studio.desk import Desk
-from gamlens.studio.shelf import Shelf
-from gamlens.studio.state import MOST_BYTES
-from gamlens.studio.views import Controls
+from gamlens.studio.actions import Actions
+from gamlens.studio.controls import Controls
+from gamlens.studio.model_cache import ModelCache
+from gamlens.studio.uploads import MOST_BYTES
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning"),
@@ -48,7 +48,7 @@ def test_from_python(tiny: Studio, tmp_path: Path) -> None:
     """A lens of the user's own opens without examples of another world; its classes are offered."""
     assert tiny.url.startswith("http://127.0.0.1:")
     visitor = Visitor(tiny, "python")
-    stage, _, block, bars, *_ = visitor.call("look", [visitor.upload(noise(tmp_path / "a.png", seed=1)), *VALUES])
+    stage, _, block, bars, *_ = visitor.call("photo", [visitor.upload(noise(tmp_path / "a.png", seed=1)), *VALUES])
     assert "Why thing" in stage
     assert [name for name, _ in block["choices"]] == ["mean of n", "layer3", "layer2", "layer1"]
     assert bars.count("<li>") == 5
@@ -57,15 +57,15 @@ def test_from_python(tiny: Studio, tmp_path: Path) -> None:
 def test_another_model_from_the_page(tiny: Studio, tmp_path: Path) -> None:
     """A name that is not known leaves the visit with its model, and says what there is."""
     visitor = Visitor(tiny, "chooser")
-    visitor.call("look", [visitor.upload(noise(tmp_path / "b.png", seed=2)), *VALUES])
-    used, stage, *_ = visitor.call("use", ["efficientnet_lite9", *VALUES, *VALUES])
+    visitor.call("photo", [visitor.upload(noise(tmp_path / "b.png", seed=2)), *VALUES])
+    used, stage, *_ = visitor.call("use_model", ["efficientnet_lite9", *VALUES, *VALUES])
     assert used == "small"
     assert "There is no model &#x27;efficientnet_lite9&#x27;: did you mean" in stage
-    used, stage, _, block, *_ = visitor.call("use", ["efficientnet_lite0", *VALUES, *VALUES])
+    used, stage, _, block, *_ = visitor.call("use_model", ["efficientnet_lite0", *VALUES, *VALUES])
     assert used == "efficientnet_lite0"
     assert "says efficientnet_lite0" in stage
     assert "bn2" in [name for name, _ in block["choices"]]
-    _, stage, *_ = visitor.call("use", ["/tmp/mine.py:build", *VALUES, *VALUES])
+    _, stage, *_ = visitor.call("use_model", ["/tmp/mine.py:build", *VALUES, *VALUES])
     assert "given at the start" in stage
 
 
@@ -121,7 +121,7 @@ def test_a_path_that_was_not_uploaded_is_refused(tiny: Studio, tmp_path: Path) -
     try:
         visitor = Visitor(tiny, "thief")
         with pytest.raises(AssertionError):
-            visitor.call("look", [{"path": str(file), "meta": {"_type": "gradio.FileData"}}, *VALUES])
+            visitor.call("photo", [{"path": str(file), "meta": {"_type": "gradio.FileData"}}, *VALUES])
         assert file.exists()
     finally:
         file.unlink()
@@ -129,7 +129,7 @@ def test_a_path_that_was_not_uploaded_is_refused(tiny: Studio, tmp_path: Path) -
 
 def test_auth() -> None:
     with launch({"small": small_lens()}, auth=("ada", "secret")) as guarded:
-        assert not guarded.desk.shelf.anything
+        assert not guarded.actions.models.any_name
         with httpx.Client(base_url=guarded.url, timeout=30) as http:
             assert http.get("config").status_code == 401
             assert http.post("gradio_api/upload", files={"files": ("a.png", b"0")}).status_code == 401
@@ -144,7 +144,7 @@ def test_told_to_end_it_cleans_up(tmp_path: Path) -> None:
     running = launch({"small": small_lens()})
     visitor = Visitor(running, "last")
     given = Path(visitor.upload(noise(tmp_path / "last.png", seed=77))["path"])
-    visitor.call("look", [{"path": str(given), "meta": {"_type": "gradio.FileData"}}, *VALUES])
+    visitor.call("photo", [{"path": str(given), "meta": {"_type": "gradio.FileData"}}, *VALUES])
     assert given.exists()
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
     running.wait()
@@ -168,8 +168,8 @@ def test_start_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         assert result.exit_code == 1
         assert message in result.stderr
     monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "gamlens.studio.page", raising=False)
-    monkeypatch.delitem(sys.modules, "gamlens.studio.parts", raising=False)
+    monkeypatch.delitem(sys.modules, "gamlens.studio.gradio_page", raising=False)
+    monkeypatch.delitem(sys.modules, "gamlens.studio.widgets", raising=False)
     with pytest.raises(GamlensError, match=r"pip install 'gamlens\[studio\]'"):
         launch({"small": small_lens()})
 
@@ -183,16 +183,16 @@ def test_importing_is_light() -> None:
 def test_load(tiny: Studio, tmp_path: Path) -> None:
     """8 visitors, 200 requests: none fails, each gets its own right picture, memory stays flat, nothing is left."""
     files = [noise(tmp_path / f"photo{number}.png", seed=number) for number in range(VISITORS)]
-    alone = Desk(Shelf({"small": small_lens()}, anything=False))
+    alone = Actions(ModelCache({"small": small_lens()}, any_name=False))
     names = ("gam", "grad_cam", "layer_cam", "hires_cam", "xgrad_cam")
     expected = {}
     for number, file in enumerate(files):
         session = f"alone {number}"
         (tmp_path / f"copy{number}").mkdir()
         copy = noise(tmp_path / f"copy{number}" / file.name, seed=number)
-        expected[number, "look"] = alone.photo(session, copy, USUAL).stage
+        expected[number, "look"] = alone.set_photos(session, {"photo": copy}, USUAL).stage
         for name in names:
-            expected[number, name] = alone.turn(session, Controls(method=name)).stage
+            expected[number, name] = alone.redraw(session, "class", Controls(method=name)).stage
     memory: list[int] = []
     done, lock = [0], threading.Lock()
 
@@ -200,10 +200,10 @@ def test_load(tiny: Studio, tmp_path: Path) -> None:
         visitor, wrong = Visitor(tiny, f"load {number}"), []
         for turn in range(REQUESTS // VISITORS):
             if turn % 8 == 0:
-                (stage, *_), key = visitor.call("look", [visitor.upload(files[number]), *VALUES]), "look"
+                (stage, *_), key = visitor.call("photo", [visitor.upload(files[number]), *VALUES]), "look"
             else:
                 key = names[turn % len(names)]
-                (stage,) = visitor.call("turn", [VALUES[0], key, *VALUES[2:]])
+                (stage,) = visitor.call("redraw", [VALUES[0], key, *VALUES[2:]])
             if stage != expected[number, key]:
                 wrong.append(f"visitor {number}, request {turn} ({key})")
             with lock:
@@ -211,7 +211,7 @@ def test_load(tiny: Studio, tmp_path: Path) -> None:
                 if done[0] % 50 == 0:
                     gc.collect()
                     memory.append(psutil.Process(os.getpid()).memory_info().rss)
-        tiny.desk.end(f"load {number}")
+        tiny.actions.sessions.end(f"load {number}")
         return wrong
 
     with ThreadPoolExecutor(VISITORS) as pool:

@@ -8,7 +8,7 @@ import typer
 
 from gamlens import __version__
 from gamlens.cli import ablate, evaluate, explain, figure, report, sanity, search, studio
-from gamlens.cli.common import out_console
+from gamlens.cli.common import say
 
 app = typer.Typer(
     name="gamlens",
@@ -22,7 +22,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        out_console.print(f"gamlens {__version__}", highlight=False)
+        say(f"gamlens {__version__}")
         raise typer.Exit
 
 

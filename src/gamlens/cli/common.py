@@ -1,62 +1,74 @@
-"""What the commands share: the console, errors for people, options, and a Lens from them."""
+"""What the commands share: what they print, errors for people, and a Lens from options."""
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
 from rich.text import Text
 
-from gamlens import METHODS, MODELS, GamlensError, GamlensWarning, Lens
-from gamlens.fuse import FUSIONS
+from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.models import from_file
 
 out_console = Console()
 err_console = Console(stderr=True)
 
-CLASS_METHODS = [name for name, method in METHODS.items() if method.kind != "pair"]
 
-MODEL_HELP = (
-    f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; hf/ID or hf/FOLDER; or your own: file.py:build."
-)
-Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
-Weights = Annotated[str | None, typer.Option(help="A .safetensors or .pth file of weights, or 'random'.")]
-Blocks = Annotated[str | None, typer.Option(help="Blocks by name, comma separated, in place of the found ones.")]
-Method = Annotated[str, typer.Option(help="Method: " + ", ".join(METHODS) + ".")]
-Number = Annotated[int, typer.Option("--n", "-n", help="How many of the last blocks to use.")]
-Fuse = Annotated[str, typer.Option(help="How blocks are joined: " + ", ".join(FUSIONS) + ".")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for overlays, maps and JSON.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps ...")]
+def say(text: str | Text) -> None:
+    """Print one line on standard output as it is: no markup, no wrapping."""
+    out_console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
+
+
+def say_json(record: Any) -> None:
+    typer.echo(json.dumps(record, indent=2))
+
+
+def say_table(header: Sequence[str | Column], lines: Iterable[Sequence[str]], **style: Any) -> None:
+    """Print a table on standard output; `style` is passed on to rich's Table."""
+    table = Table(*header, **style)
+    for line in lines:
+        table.add_row(*map(Text, line))
+    out_console.print(table)
 
 
 def tell(kind: str, message: str, style: str) -> None:
-    """One line for people on standard error, the message as it is."""
+    """Print one line for people on standard error, the message as it is."""
     err_console.print(Text.assemble((kind, style), "  ", message), highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def speaking(*, resumes: bool = False) -> Iterator[None]:
-    """Errors and warnings as one line for people; anything else is a defect and shows its trace.
+def note(message: str) -> None:
+    tell("note", message, "yellow")
 
-    `resumes`: a command that was stopped goes on where it was.
+
+def exit_with_failures(message: str) -> NoReturn:
+    """End a command that did its work but could not do all of it."""
+    err_console.print(Text(message), soft_wrap=True)
+    raise typer.Exit(1)
+
+
+@contextmanager
+def errors_as_lines(*, resumes: bool = False) -> Iterator[None]:
+    """Show errors and warnings of gamlens as one line each; any other exception is a defect and shows its traceback.
+
+    `resumes` says that the command, stopped by Ctrl-C and started again, goes on where it was.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("always", GamlensWarning)
         said: set[str] = set()
 
-        def say(message: Warning | str, *_: object, **__: object) -> None:
+        def say_once(message: Warning | str, *_: object, **__: object) -> None:
             if str(message) not in said:
                 said.add(str(message))
-                tell("note", str(message), "yellow")
+                note(str(message))
 
-        warnings.showwarning = say
+        warnings.showwarning = say_once
         try:
             yield
         except GamlensError as error:
@@ -81,23 +93,12 @@ def make_lens(
     return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
 
 
-def absolute(model: str) -> str:
-    """`file.py:build` as any process finds it."""
+def absolute_model(model: str) -> str:
+    """`file.py:build` with an absolute path, so that any process finds it; another name as it is."""
     file, colon, name = model.rpartition(":")
     return f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
 
 
-def absolute_weights(weights: str) -> str:
-    """A file of weights as any process finds it; another name as it is."""
-    return str(Path(weights).absolute()) if Path(weights).is_file() else weights
-
-
-def progress(quiet: bool) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=err_console, transient=True, disable=quiet or not err_console.is_terminal)
+def absolute_weights(weights: str | None) -> str | None:
+    """A file of weights with an absolute path; another name, or None, as it is."""
+    return str(Path(weights).absolute()) if weights and Path(weights).is_file() else weights

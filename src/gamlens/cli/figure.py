@@ -8,44 +8,43 @@ from typing import Annotated
 import typer
 
 from gamlens import figures, render
-from gamlens.cli.common import Blocks, Device, Model, Number, Weights, make_lens, out_console, speaking
+from gamlens.cli import options
+from gamlens.cli.common import errors_as_lines, make_lens, say
 from gamlens.data import DATASETS, load
 from gamlens.errors import GamlensError
 from gamlens.report.image_files import find_images
-from gamlens.scores import PAIR_SCORES
 
 app = typer.Typer()
 
-NAMES = "Which figure:\n\n" + "\n\n".join(f"{name}: {figure.about}" for name, figure in figures.FIGURES.items())
-EXAMPLE = "Example:  gamlens figure cosine cheetah.jpg lion.jpg --model efficientnet_lite0 --out cosine.png"
+FIGURE_HELP = "Which figure:\n\n" + "\n\n".join(f"{name}: {figure.about}" for name, figure in figures.FIGURES.items())
 
 
-@app.command(epilog=EXAMPLE)
+@app.command(epilog="Example:  gamlens figure cosine cheetah.jpg lion.jpg --model efficientnet_lite0 --out cosine.png")
 def figure(
-    name: Annotated[str, typer.Argument(help=NAMES, show_default=False)],
+    name: Annotated[str, typer.Argument(help=FIGURE_HELP, show_default=False)],
     images: Annotated[list[str] | None, typer.Argument(help="Image files, folders or globs; pairs two by two.")] = None,
-    model: Model = "efficientnet_lite0",
-    weights: Weights = None,
-    blocks: Blocks = None,
-    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Class; repeat it: one an image.")] = None,
-    n: Number = 2,
+    model: options.ModelName = options.DEFAULT_MODEL,
+    weights: options.WeightsFile = None,
+    blocks: options.BlockNames = None,
+    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Class; repeat it: one per image.")] = None,
+    n: options.BlockCount = 2,
     others: Annotated[int, typer.Option(help="How many blocks the other methods use.")] = 1,
-    score: Annotated[str, typer.Option(help="Of pairs: " + ", ".join(PAIR_SCORES) + ".")] = "cosine",
+    score: options.PairScoreName = "cosine",
     threshold: Annotated[float, typer.Option(help="Where a map is cut for boxes and masks.")] = 0.25,
     data: Annotated[str | None, typer.Option(help="In place of images, a data set: " + ", ".join(DATASETS))] = None,
     root: Annotated[Path | None, typer.Option(help="The folder (or table) of the data set.")] = None,
-    split: Annotated[str | None, typer.Option(help="Split of the data set.")] = None,
+    split: options.DatasetSplit = None,
     item: Annotated[list[str] | None, typer.Option(help="An item of the data set by name; repeat it.")] = None,
     count: Annotated[int, typer.Option(help="How many items of the data set.", min=1)] = 4,
     masks: Annotated[Path | None, typer.Option(help="Folder of true masks, NAME.png for each image.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The picture: .png, .jpg, .webp, .pdf.")] = None,
     width: Annotated[float | None, typer.Option(help="Printed width in inches; a column or a page by default.")] = None,
-    dpi: Annotated[int, typer.Option(help="Dots an inch.")] = 200,
+    dpi: Annotated[int, typer.Option(help="Dots per inch.")] = 200,
     palette: Annotated[bool, typer.Option("--palette", help="256 colours: a smaller file.")] = False,
-    device: Device = None,
+    device: options.DeviceName = None,
 ) -> None:
     """A figure of the paper from your images or a data set, typeset for print."""
-    with speaking():
+    with errors_as_lines():
         takes = figures.FIGURES[name].takes
         if bool(data) != bool(root) or (data and images):
             raise GamlensError("Give image files, or a data set by both --data and --root.")
@@ -63,4 +62,4 @@ def figure(
         place = out or Path(f"{name}.png")
         figures.save(picture, place, dpi=dpi, palette=palette)
         inches = f"{picture.width / dpi:.2f} x {picture.height / dpi:.2f} in at {dpi} dpi"
-        out_console.print(f"{place}  {picture.width} x {picture.height} px, {inches}", highlight=False, soft_wrap=True)
+        say(f"{place}  {picture.width} x {picture.height} px, {inches}")

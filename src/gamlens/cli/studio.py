@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from gamlens import GamlensError
-from gamlens.cli.common import MODEL_HELP, out_console, speaking, tell
+from gamlens.cli.common import errors_as_lines, note, out_console, say
+from gamlens.cli.options import DEFAULT_MODEL, MODEL_HELP
 from gamlens.studio import launch
 
 app = typer.Typer()
@@ -28,20 +28,20 @@ def studio(
     visits: Annotated[int, typer.Option(min=1, help="How many visitors' photos are kept in memory at a time.")] = 12,
 ) -> None:
     """Open a page on this machine: drop in a photo, or two, and see why."""
-    with speaking():
-        names = model or ["efficientnet_lite0"]
-        user = _pair(auth)
+    with errors_as_lines():
+        names = model or [DEFAULT_MODEL]
+        user = _user_and_password(auth)
         if host == "0.0.0.0" and user is None:
-            tell("note", "Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.", "yellow")
+            note("Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.")
         with out_console.status("Loading the model and the page"):
             running = launch(
                 {name: name for name in names}, host=host, port=port, auth=user, browser=browser, visits=visits
             )
-        out_console.print(Text(f"The studio is at {running.url}  (Ctrl-C ends it)"), soft_wrap=True)
+        say(f"The studio is at {running.url}  (Ctrl-C ends it)")
         running.wait()
 
 
-def _pair(auth: str | None) -> tuple[str, str] | None:
+def _user_and_password(auth: str | None) -> tuple[str, str] | None:
     if auth is None:
         return None
     user, mark, password = auth.partition(":")

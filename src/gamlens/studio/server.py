@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
-from gamlens.studio import home
-from gamlens.studio.desk import Desk
-from gamlens.studio.samples import collect
-from gamlens.studio.shelf import Shelf
-from gamlens.studio.state import MOST_BYTES, MOST_VISITS, Visits
-from gamlens.studio.style import CSS
+from gamlens.studio.actions import Actions
+from gamlens.studio.example_photos import copy_examples
+from gamlens.studio.html_fragments import static_file
+from gamlens.studio.model_cache import ModelCache
+from gamlens.studio.security import SecurityMiddleware, is_loopback
+from gamlens.studio.session import MOST_SESSIONS, Sessions
+from gamlens.studio.temp_dir import TEMP_DIR
+from gamlens.studio.uploads import MOST_BYTES
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -28,12 +28,6 @@ LOCAL = "127.0.0.1"
 THREADS, WAITING = 8, 64
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"]
 MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
-POLICY = (
-    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; font-src 'self' data:; "
-    "script-src 'self' 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:; worker-src 'self' blob:; "
-    "object-src 'none'; base-uri 'self'; form-action 'self'"
-)
-OUTSIDE = ("file=http", "/proxy=", "deep_link")
 Models = Lens | str | Mapping[str, Lens | str]
 
 
@@ -42,7 +36,7 @@ class Studio:
     """A running studio: its address, and `close()`. As a context manager it closes itself."""
 
     url: str
-    desk: Desk
+    actions: Actions
     page: gr.Blocks
     folder: Path
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -69,8 +63,8 @@ class Studio:
         if not self.ended.is_set():
             self.ended.set()
             self.page.close(verbose=False)
-            self.desk.visits.clear()
-            home.leave()
+            self.actions.sessions.clear()
+            TEMP_DIR.release()
 
     def __enter__(self) -> Studio:
         return self
@@ -86,7 +80,7 @@ def launch(
     port: int | None = None,
     auth: tuple[str, str] | None = None,
     browser: bool = False,
-    visits: int = MOST_VISITS,
+    visits: int = MOST_SESSIONS,
     block: bool = False,
 ) -> Studio:
     """Open the studio on a lens, a model's name or `file.py:build`, or several of them by name.
@@ -95,28 +89,28 @@ def launch(
     `visits`: how many visitors' photos are kept in memory at a time. `block=True` returns when it is interrupted.
     """
     try:
-        from gamlens.studio.page import build
+        from gamlens.studio.gradio_page import build_page
     except ImportError as error:
         if str(error.name).split(".")[0] != "gradio":
             raise
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
     given = _given(models)
-    shelf = Shelf(given, anything=_local(host) and auth is None)
-    shelf.lens(shelf.first)
-    folder = home.enter()
+    cache = ModelCache(given, any_name=is_loopback(host) and auth is None)
+    cache.lens(cache.first)
+    folder = TEMP_DIR.acquire()
     try:
-        samples = collect(folder / "examples")
-        desk = Desk(shelf, Visits(visits, ours=samples.files.values()))
-        page = build(desk, samples, welcome=isinstance(given[shelf.first], str))
+        examples = copy_examples(folder / "examples")
+        actions = Actions(cache, Sessions(visits, keep=examples.files.values()))
+        page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
         url = _serve(page, host, port, auth, browser)
     except OSError as error:
-        home.leave()
+        TEMP_DIR.release()
         raise GamlensError(f"Cannot listen on {host}:{port or ''}: {error}. Give another --port or --host.") from error
     except BaseException:
-        home.leave()
+        TEMP_DIR.release()
         raise
-    studio = Studio(url, desk, page, folder)
+    studio = Studio(url, actions, page, folder)
     if block:
         studio.wait()
     return studio
@@ -142,9 +136,9 @@ def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] |
         allowed_paths=[],
         footer_links=[],
         theme=_theme(),
-        css=CSS,
+        css=static_file("studio.css"),
         app_kwargs={
-            "middleware": [(Walls, (_local(host),), {})],
+            "middleware": [(SecurityMiddleware, (is_loopback(host),), {})],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
@@ -176,37 +170,6 @@ def _theme() -> Any:
     return theme.set(**light, **dark, color_accent="*primary_600", block_title_padding="0")
 
 
-class Walls:
-    """Around every request: the browser is told to fetch nothing from elsewhere, and no address is fetched for it.
-
-    A `local` studio answers only to this machine's own names, so that no other site's name can be pointed at it.
-    """
-
-    def __init__(self, app: Callable[..., Awaitable[None]], local: bool) -> None:
-        self.app, self.local = app, local
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        async def guarded(event: MutableMapping[str, Any]) -> None:
-            if event["type"] == "http.response.start":
-                kept = [(name, value) for name, value in event["headers"] if name.lower() != b"content-security-policy"]
-                event["headers"] = [
-                    *kept,
-                    (b"content-security-policy", POLICY.encode()),
-                    (b"referrer-policy", b"no-referrer"),
-                    (b"x-content-type-options", b"nosniff"),
-                ]
-            await send(event)
-
-        path = str(scope.get("path", "")).lower()
-        asked = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1")
-        stranger = self.local and not _local(asked.rsplit(":", 1)[0].strip("[]"))
-        if scope["type"] == "http" and (stranger or any(part in path for part in OUTSIDE)):
-            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"Not here: this studio is for its own page alone."})
-            return
-        await self.app(scope, receive, guarded if scope["type"] == "http" else send)
-
-
 def _given(models: Models) -> dict[str, Lens | str]:
     if isinstance(models, Lens):
         return {models.name: models}
@@ -215,11 +178,3 @@ def _given(models: Models) -> dict[str, Lens | str]:
     if isinstance(models, Mapping) and models and all(isinstance(item, Lens | str) for item in models.values()):
         return dict(models)
     raise GamlensError(f"The studio takes a Lens, a model's name, or a dict of them by name; found {models!r:.80}.")
-
-
-def _local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ip_address(host).is_loopback
-    return False

@@ -1,0 +1,127 @@
+"""Class names of public data sets, and matching those of a data set with those of a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from gamlens.data.sample import Dataset, Mask, MaskSource, Sample
+from gamlens.data.subsets import Manifest
+from gamlens.errors import GamlensError, warn
+
+VOC_CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+COCO_CLASSES = (
+    *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
+    *("fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow"),
+    *("elephant", "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee"),
+    *("skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard"),
+    *("tennis racket", "bottle", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple"),
+    *("sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch"),
+    *("potted plant", "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone"),
+    *("microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors", "teddy bear"),
+    *("hair drier", "toothbrush"),
+)
+
+CHEST_FINDINGS = (
+    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
+    *("Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
+)
+CHEST_ALIASES = {"Infiltrate": "Infiltration"}
+
+SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "aeroplane": "airplane",
+        "diningtable": "dining table",
+        "motorbike": "motorcycle",
+        "pottedplant": "potted plant",
+        "sofa": "couch",
+        "tvmonitor": "tv",
+    }
+)
+
+
+@dataclass(frozen=True)
+class RenumberedMask:
+    """A mask whose labels have other numbers: `numbers` gives the mask's own."""
+
+    mask: MaskSource
+    numbers: Mapping[int, int]
+
+    def read(self, label: int) -> Mask:
+        return self.mask.read(self.numbers[label])
+
+    def void(self) -> Mask | None:
+        return self.mask.void()
+
+
+def match(classes: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
+    """Index of a data set's class -> index of the model's label of that name; a name that comes twice matches none.
+
+    Capitals, `_` and `-` do not count, and VOC's names equal COCO's.
+
+    >>> match(["tv", "cat", "zebra"], ["cat", "tvmonitor"])
+    {0: 1, 1: 0}
+    """
+    theirs, ours = ([_plain(name) for name in names] for names in (classes, labels))
+    once = {name for names in (theirs, ours) for name, count in Counter(names).items() if count > 1}
+    where = {name: index for index, name in enumerate(ours) if name not in once}
+    return {index: where[name] for index, name in enumerate(theirs) if name in where}
+
+
+def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
+    """The data set with the model's class numbers, without the objects of classes that the model does not have.
+
+    As it is where the model or the data set has no names, or where both have as many classes and no name that both
+    have stands elsewhere. A warning where classes are left out, an error where none is shared.
+    """
+    if not labels or all(name.isdigit() for name in dataset.classes):
+        return dataset
+    found = match(dataset.classes, labels)
+    if len(labels) == len(dataset.classes) and all(theirs == ours for theirs, ours in found.items()):
+        return dataset
+    if not found:
+        raise GamlensError(
+            f"The model has {len(labels)} classes ({', '.join(labels[:3])}, ...), {dataset.name} has "
+            f"{len(dataset.classes)} ({', '.join(dataset.classes[:3])}, ...), and no name is in both: use a model of "
+            "these classes, or task cosine or dot."
+        )
+    if len(found) < len(dataset.classes):
+        missing = [name for index, name in enumerate(dataset.classes) if index not in found]
+        warn(
+            f"{len(found)} of the {len(dataset.classes)} classes of {dataset.name} are the model's; left out: "
+            f"{', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}."
+        )
+    back = MappingProxyType({ours: theirs for theirs, ours in found.items()})
+    samples = tuple(_renumbered(sample, found, back) for sample in dataset)
+    return replace(dataset, classes=tuple(labels), samples=samples)
+
+
+def align_manifest(manifest: Manifest, whole: Dataset, aligned: Dataset) -> Manifest:
+    """A manifest of the whole data set for the aligned one: its labels renumbered, those left out dropped."""
+    manifest.check(whole)
+    if aligned is whole:
+        return manifest
+    found = match(whole.classes, aligned.classes)
+    items = [item if item.label < 0 else replace(item, label=found.get(item.label, -1)) for item in manifest.items]
+    kept = [new for new, old in zip(items, manifest.items, strict=True) if new.label >= 0 or old.label < 0]
+    return replace(manifest, source=aligned.fingerprint(), items=tuple(kept))
+
+
+def _renumbered(sample: Sample, found: Mapping[int, int], back: Mapping[int, int]) -> Sample:
+    return replace(
+        sample,
+        labels=tuple(sorted(found[label] for label in sample.labels if label in found)),
+        boxes=tuple(replace(box, label=found[box.label]) for box in sample.boxes if box.label in found),
+        mask=sample.mask and RenumberedMask(sample.mask, back),
+    )
+
+
+def _plain(name: str) -> str:
+    plain = " ".join(name.lower().replace("_", " ").replace("-", " ").split())
+    return SYNONYMS.get(plain, plain)

@@ -1,0 +1,178 @@
+"""The studio without its page: what each action of a visitor does, and the HTML that answers it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Concatenate, NamedTuple, ParamSpec
+
+from gamlens.errors import GamlensError
+from gamlens.lens import Lens
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.studio import html_fragments as html
+from gamlens.studio.controls import Controls
+from gamlens.studio.downloads import Download, Shown, download
+from gamlens.studio.model_cache import ModelCache
+from gamlens.studio.point_match import point_images
+from gamlens.studio.session import SLOTS, ClickedPoint, Session, Sessions, Slot, TabName
+from gamlens.studio.stage_images import explanations, guesses, notes, stage_images, traces_of
+from gamlens.trace import Trace
+
+log = logging.getLogger("gamlens.studio")
+
+HINTS: dict[TabName, str] = {
+    "class": "Drop a photo, or click an example: the model's best guesses and its reasons will be here.",
+    "pair": "Give two photos, or click an example: how similar the model finds them, and why, will be here.",
+}
+HOW_TO_READ = "A map shows where the score comes from, not how much it is."
+ActionArguments = ParamSpec("ActionArguments")
+
+
+class TabUpdate(NamedTuple):
+    """What an action changes on its tab: the stage with its pictures, the bars of the class tab, the block names."""
+
+    stage: str
+    bars: str = ""
+    blocks: tuple[str, ...] = ()
+
+    def with_error(self, error: GamlensError) -> TabUpdate:
+        return self._replace(stage=html.message(str(error)) + self.stage)
+
+
+def _with_session(
+    action: Callable[Concatenate[Actions, Session, ActionArguments], TabUpdate],
+) -> Callable[Concatenate[Actions, str, ActionArguments], TabUpdate]:
+    """Make an action take a session's id: it runs with the session locked, and an error becomes a message."""
+
+    @functools.wraps(action)
+    def run(
+        self: Actions, session_id: str, /, *args: ActionArguments.args, **options: ActionArguments.kwargs
+    ) -> TabUpdate:
+        session = self.sessions.get(session_id)
+        try:
+            with session.lock:
+                return action(self, session, *args, **options)
+        except GamlensError as error:
+            return TabUpdate(html.message(str(error)))
+        except Exception as error:
+            log.exception("an action of the studio failed")
+            return TabUpdate(html.message(f"This failed: {type(error).__name__}: {error}. The terminal says more."))
+
+    return run
+
+
+class Actions:
+    """The actions of all visitors, who are told apart by session ids. They share the models and nothing else."""
+
+    def __init__(self, models: ModelCache, sessions: Sessions | None = None) -> None:
+        self.models = models
+        self.sessions = sessions if sessions is not None else Sessions()
+
+    @_with_session
+    def set_photos(self, session: Session, photos: Mapping[Slot, str | Path | None], controls: Controls) -> TabUpdate:
+        """Put photos into slots of one tab, or take them away (None): one forward when the tab has all it needs."""
+        for slot, path in photos.items():
+            session.set_photo(slot, path)
+        return self._show(session, "class" if "photo" in photos else "pair", controls)
+
+    @_with_session
+    def redraw(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
+        """A control was changed: no forward. A control of the maps leads back from a point's match to the maps."""
+        if tab == "pair" and session.point and session.point.map_settings != controls.map_settings:
+            session.point = None
+        return self._show(session, tab, controls)
+
+    @_with_session
+    def set_target(self, session: Session, target: str | int, controls: Controls) -> TabUpdate:
+        """Explain another class of the same photo: one short backward, no forward."""
+        try:
+            if session.trace is not None:
+                session.trace = session.trace.retarget(target.strip() if isinstance(target, str) else target)
+        except GamlensError as error:
+            return self._show(session, "class", controls).with_error(error)
+        return self._show(session, "class", controls)
+
+    @_with_session
+    def set_point(self, session: Session, point: ClickedPoint | None, controls: Controls) -> TabUpdate:
+        """Show what matches a point of one photo in the other; None leads back to the maps. No forward."""
+        session.point = None if point is None else point._replace(map_settings=controls.map_settings)
+        try:
+            return self._show(session, "pair", controls)
+        except GamlensError as error:
+            session.point = None
+            return self._show(session, "pair", controls).with_error(error)
+
+    def use_model(
+        self, session_id: str, name: str, class_controls: Controls, pair_controls: Controls
+    ) -> tuple[TabUpdate, TabUpdate]:
+        """Change the model: one forward for each tab. A model that cannot be loaded changes nothing."""
+        class_update = self._change_model(session_id, name.strip(), class_controls)
+        return class_update, self.redraw(session_id, "pair", pair_controls)
+
+    @_with_session
+    def _change_model(self, session: Session, name: str, controls: Controls) -> TabUpdate:
+        self.models.lens(name)
+        session.model = name
+        session.forget_traces("class", "pair")
+        return self._show(session, "class", controls)
+
+    def model(self, session_id: str) -> str:
+        """The name of the model that this session uses."""
+        return self.sessions.get(session_id).model or self.models.first
+
+    def download(self, session_id: str, tab: TabName, what: str, controls: Controls) -> Download:
+        """A file of what is shown (see `downloads`). A GamlensError where nothing is shown."""
+        session = self.sessions.get(session_id)
+        with session.lock:
+            source = session.trace if tab == "class" else session.pair
+            if source is None:
+                raise GamlensError("There is nothing to download yet: give a photo first.")
+            photos = [session.photos[slot] for slot in SLOTS[tab]]
+            return download(what, Shown(source, photos, controls, session.point if tab == "pair" else None))
+
+    def _show(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
+        """The tab as it is now; where its photos were not traced yet, that is done first."""
+        photos = [session.photos[slot] for slot in SLOTS[tab] if slot in session.photos]
+        if len(photos) < len(SLOTS[tab]):
+            return TabUpdate(html.message("One more photo: a pair has two." if photos else HINTS[tab], kind="hint"))
+        pictures = [photo.picture for photo in photos]
+        if tab == "class":
+            if session.trace is None:
+                session.trace = self._lens(session).trace(*pictures, n=None)
+            return _class_update(session, session.trace, controls.for_blocks(session.trace.blocks))
+        if session.pair is None:
+            session.pair = self._lens(session).trace_pair(*pictures, n=None)
+        return _pair_update(session, session.pair, controls.for_blocks(session.pair.blocks))
+
+    def _lens(self, session: Session) -> Lens:
+        return self.models.lens(session.model or self.models.first)
+
+
+def _class_update(session: Session, trace: Trace, controls: Controls) -> TabUpdate:
+    results = explanations(trace, controls)
+    found, target = guesses(trace), int(trace.targets[0])
+    chosen = next(guess for guess in found if guess.index == target)
+    small = f"{100 * chosen.probability:.1f} % likely, says {results[0].about['model']}. {HOW_TO_READ}"
+    images = stage_images(trace, [session.photos["photo"]], controls)
+    head = html.headline(f"Why {chosen.name}?", small)
+    stage = html.stage(head, images, notes([trace], results, controls), columns=len(images))
+    return TabUpdate(stage, html.bars(found, target), trace.blocks)
+
+
+def _pair_update(session: Session, pair: PairTrace, controls: Controls) -> TabUpdate:
+    photos = [session.photos["x"], session.photos["y"]]
+    traces = traces_of(pair, controls)
+    title = f"{controls.score.capitalize()} similarity {float(traces[0].scores[0]):.3g}"
+    if session.point is not None:
+        small = "is a sum over pairs of positions, one of each photo. Here are the parts of one."
+        images = point_images(pair, photos, controls, session.point)
+        stage = html.stage(html.headline(title, small, back=True), images, columns=2)
+    else:
+        results, images = explanations(pair, controls), stage_images(pair, photos, controls)
+        head = html.headline(title, f"for {results[0].about['model']}. {HOW_TO_READ}")
+        tip = "Click a spot in either photo to see what matches it in the other."
+        columns = 3 if controls.view == "evidence" else 2
+        stage = html.stage(head, images, notes(traces, results, controls), columns=columns, tip=tip)
+    return TabUpdate(stage, "", pair.blocks)

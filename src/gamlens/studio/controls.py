@@ -1,0 +1,54 @@
+"""The controls of the page: everything that changes a picture without a new forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+MEAN_OF_N = "mean of n"
+VIEWS = {"one": "One map", "three": "Three methods", "evidence": "What Grad-CAM hides (Eq. 4)"}
+OUTLINES = ("box", "mask")
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The values of one tab's controls. `block` names one block, or is MEAN_OF_N for the mean of the last n."""
+
+    view: str = "one"
+    method: str = "gam"
+    n: int = 2
+    block: str = MEAN_OF_N
+    opacity: float = 0.7
+    cmap: str = "ember"
+    outline: tuple[str, ...] = ()
+    threshold: float = 0.25
+    score: str = "cosine"
+
+    @classmethod
+    def from_values(cls, values: Sequence[Any]) -> Controls:
+        """Controls from the values that the page sends, in the order of the fields; a page may send anything."""
+        found = dict(zip(CONTROL_NAMES, values, strict=False))
+        found["n"] = max(1, int(found["n"]))
+        found["block"] = str(found["block"] or MEAN_OF_N)
+        found["outline"] = tuple(found["outline"] or ())
+        for name in ("opacity", "threshold"):
+            found[name] = min(max(float(found[name]), 0.0), 1.0)
+        return cls(**found)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods whose maps are shown."""
+        return ("gam", "grad_cam", "grad_cam_pp") if self.view == "three" else (self.method,)
+
+    @property
+    def map_settings(self) -> tuple[object, ...]:
+        """What maps depend on and point matches do not."""
+        return self.view, self.method, self.n, self.block, self.outline, self.threshold
+
+    def for_blocks(self, blocks: tuple[str, ...]) -> Controls:
+        """The same controls for a model with these blocks: a block that it lacks is replaced by MEAN_OF_N."""
+        return self if self.block in (MEAN_OF_N, *blocks) else replace(self, block=MEAN_OF_N)
+
+
+CONTROL_NAMES = tuple(field.name for field in fields(Controls))

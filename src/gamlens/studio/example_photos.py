@@ -1,0 +1,57 @@
+"""Examples to click: photos that installed packages ship, copied into the studio's own folder."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from gamlens.data.photos import photo, scene
+from gamlens.errors import GamlensError
+from gamlens.studio.session import TabName
+
+CLASS_EXAMPLES = {"cheetah": "Cheetah", "lion": "Lion", "cat": "Cat", "coffee": "Coffee", "both": "Cat and coffee"}
+TAB_EXAMPLES: dict[TabName, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "class": {name: (title, (name,)) for name, title in CLASS_EXAMPLES.items()},
+    "pair": {
+        "cheetahs": ("Two cheetahs", ("cheetah", "cheetah_face")),
+        "cats": ("Cheetah and lion", ("cheetah", "lion")),
+        "apart": ("Cat and rocket", ("cat", "rocket")),
+    },
+}
+EXAMPLE_THUMBNAIL = (116, 92)
+
+
+@dataclass(frozen=True)
+class ExamplePhotos:
+    """Files of photos by name; photos whose package is not installed are left out."""
+
+    files: dict[str, Path]
+
+    def of(self, tab: TabName) -> dict[str, tuple[str, list[Path]]]:
+        """What a tab offers: title and files by key. The class tab's have one file each, the pair tab's two."""
+        return {
+            key: (title, [self.files[name] for name in names])
+            for key, (title, names) in TAB_EXAMPLES[tab].items()
+            if set(names) <= set(self.files)
+        }
+
+
+def thumbnail(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        return ImageOps.fit(image.convert("RGB"), EXAMPLE_THUMBNAIL)
+
+
+def copy_examples(folder: Path) -> ExamplePhotos:
+    """Write the photos that can be had into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for name in ("cheetah", "cheetah_face", "lion", "cat", "coffee", "rocket", "both"):
+        with contextlib.suppress(GamlensError):
+            image = scene("cat", "coffee", side=360) if name == "both" else photo(name)
+            image.thumbnail((1280, 1280))
+            files[name] = folder / f"{name}.jpg"
+            image.save(files[name], quality=95)
+    return ExamplePhotos(files)

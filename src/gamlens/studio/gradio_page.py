@@ -1,0 +1,246 @@
+"""The page: gradio's layout, and which action each event calls. Imported only when the studio starts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from gamlens.errors import GamlensError
+from gamlens.studio import widgets
+from gamlens.studio.actions import Actions
+from gamlens.studio.controls import CONTROL_NAMES, Controls
+from gamlens.studio.example_photos import ExamplePhotos
+from gamlens.studio.html_fragments import static_file
+from gamlens.studio.session import SLOTS, ClickedPoint, Slot
+from gamlens.studio.widgets import Tab
+
+PAGE_TITLE = '<div class="gl-title"><h1>gamlens studio</h1><p>Why does a vision model think so?</p></div>'
+PAGE_FOOTER = (
+    '<p class="gl-foot">Photos stay on this machine and are deleted when the visit ends. One forward pass a photo; '
+    "every control answers from what it left.</p>"
+)
+TOGGLE_DARK = "() => { document.body.classList.toggle('dark'); }"
+NO_PROGRESS: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
+WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
+
+
+def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> gr.Blocks:
+    """The whole page. With `welcome` it opens on the first example of each tab."""
+    page = gr.Blocks(title="gamlens studio", analytics_enabled=False, delete_cache=(600, 3600))
+    with page:
+        with gr.Row():
+            gr.HTML(PAGE_TITLE, apply_default_css=False, elem_id="title")
+            model = gr.Dropdown(
+                actions.models.names,
+                value=actions.models.first,
+                label="Model",
+                allow_custom_value=actions.models.any_name,
+                elem_id="model",
+                scale=0,
+                min_width=260,
+            )
+            dark = gr.Button("Light / dark", size="sm", scale=0, min_width=110, elem_id="dark")
+            dark.click(None, js=TOGGLE_DARK)
+        with gr.Tabs():
+            with gr.Tab("Why this class?", id="class"):
+                class_tab = _class_tab(actions, examples)
+            with gr.Tab("Why similar?", id="pair"):
+                pair_tab = _pair_tab(actions, examples)
+        gr.HTML(PAGE_FOOTER, apply_default_css=False)
+        for tab in (class_tab, pair_tab):
+            _photo_events(actions, examples, tab)
+            _control_events(actions, tab)
+        _target_events(actions, class_tab)
+        _point_events(actions, pair_tab)
+        _model_events(actions, model, class_tab, pair_tab)
+        if welcome and examples.of("class") and examples.of("pair"):
+            _welcome(page, actions, examples, class_tab, pair_tab)
+
+        def leave(request: gr.Request) -> None:
+            actions.sessions.end(_session_id(request))
+
+        page.unload(leave)
+    return page
+
+
+def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
+    with gr.Row():
+        with gr.Column(scale=4, min_width=300, elem_classes="gl-side"):
+            photo = widgets.photo_drop("Photo", "photo")
+            picks = widgets.example_buttons(examples, "class")
+            bars = widgets.clickable_html("", "bars")
+            other_class = gr.Dropdown(
+                _class_choices(actions, actions.models.first),
+                value=None,
+                label="Any other class: type a name or a number",
+                allow_custom_value=True,
+                elem_id="wanted",
+            )
+        with gr.Column(scale=7, min_width=380, elem_classes="gl-main"):
+            stage = widgets.stage("class")
+            tab = Tab("class", (photo,), picks, stage, widgets.control_widgets("class"), (bars, other_class))
+            _download_buttons(actions, tab)
+    return tab
+
+
+def _pair_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
+    with gr.Row():
+        photos = widgets.photo_drop("First", "x"), widgets.photo_drop("Second", "y")
+        with gr.Column(scale=2, min_width=300):
+            picks = widgets.example_buttons(examples, "pair")
+    with gr.Row():
+        with gr.Column(scale=8, min_width=520):
+            stage = widgets.stage("pair")
+        with gr.Column(scale=4, min_width=300):
+            tab = Tab("pair", photos, picks, stage, widgets.control_widgets("pair"))
+            _download_buttons(actions, tab)
+    return tab
+
+
+def _photo_events(actions: Actions, examples: ExamplePhotos, tab: Tab) -> None:
+    """Photos that are dropped, taken away or chosen among the examples."""
+    for slot, photo in zip(SLOTS[tab.name], tab.photos, strict=True):
+        dropped, removed = _photo_functions(actions, tab, slot)
+        outputs = [*tab.outputs, photo] if tab.name == "class" else tab.outputs
+        photo.upload(dropped, [photo, *tab.inputs], outputs, **WITH_PROGRESS)
+        photo.clear(removed, tab.inputs, outputs, **WITH_PROGRESS)
+
+    def example(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
+        return _show_example(actions, examples, tab, event.pick, request, Controls.from_values(values))
+
+    tab.examples.click(example, tab.inputs, [*tab.outputs, *tab.photos], **WITH_PROGRESS)
+
+
+def _photo_functions(actions: Actions, tab: Tab, slot: Slot) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What runs when a photo is dropped into a slot, and when it is taken away."""
+
+    def photo(request: gr.Request, path: str | None, *values: Any) -> tuple[Any, ...]:
+        controls = Controls.from_values(values)
+        update = actions.set_photos(_session_id(request), {slot: path}, controls)
+        shown = tab.values(update, controls)
+        if tab.name == "pair":
+            return shown
+        return (*shown, gr.skip() if update.blocks else None)  # a photo that could not be explained is taken away
+
+    def no_photo(request: gr.Request, *values: Any) -> tuple[Any, ...]:
+        return photo(request, None, *values)
+
+    return photo, no_photo
+
+
+def _show_example(
+    actions: Actions, examples: ExamplePhotos, tab: Tab, key: str, request: gr.Request, controls: Controls
+) -> tuple[Any, ...]:
+    """Values for the outputs and the photos of a tab that shows one of its examples."""
+    _, files = examples.of(tab.name)[key]
+    update = actions.set_photos(_session_id(request), dict(zip(SLOTS[tab.name], files, strict=True)), controls)
+    return (*tab.values(update, controls), *map(str, files))
+
+
+def _control_events(actions: Actions, tab: Tab) -> None:
+    """Every control answers at once, from what the last forward left."""
+
+    def redraw(request: gr.Request, *values: Any) -> str:
+        return actions.redraw(_session_id(request), tab.name, Controls.from_values(values)).stage
+
+    gr.on([control.input for control in tab.inputs], redraw, tab.inputs, tab.stage, **NO_PROGRESS)
+
+
+def _target_events(actions: Actions, tab: Tab) -> None:
+    """Another class, by a click on its bar or by its name."""
+    bars, other_class = tab.class_choice
+
+    def clicked_class(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
+        update = actions.set_target(_session_id(request), int(event.pick), Controls.from_values(values))
+        return update.stage, update.bars or gr.skip(), None
+
+    def named_class(request: gr.Request, name: str | None, *values: Any) -> tuple[Any, ...]:
+        if not str(name or "").strip():
+            return gr.skip(), gr.skip()
+        update = actions.set_target(_session_id(request), str(name), Controls.from_values(values))
+        return update.stage, update.bars or gr.skip()
+
+    bars.click(clicked_class, tab.inputs, [tab.stage, bars, other_class], **NO_PROGRESS)
+    other_class.input(named_class, [other_class, *tab.inputs], [tab.stage, bars], **NO_PROGRESS)
+
+
+def _point_events(actions: Actions, tab: Tab) -> None:
+    """A click on a photo of the pair, or on the button that leads back to the maps."""
+
+    def point(request: gr.Request, event: gr.EventData, *values: Any) -> str:
+        data = event._data
+        clicked = None if "pick" in data else ClickedPoint(data["side"], float(data["x"]), float(data["y"]))
+        return actions.set_point(_session_id(request), clicked, Controls.from_values(values)).stage
+
+    tab.stage.click(point, tab.inputs, tab.stage, **NO_PROGRESS)
+
+
+def _model_events(actions: Actions, model: gr.Dropdown, class_tab: Tab, pair_tab: Tab) -> None:
+    def use_model(request: gr.Request, name: str, *values: Any) -> tuple[Any, ...]:
+        controls = _both_controls(values)
+        updates = actions.use_model(_session_id(request), name, *controls)
+        used = actions.model(_session_id(request))
+        *shown, _ = class_tab.values(updates[0], controls[0])
+        other_class = gr.Dropdown(choices=_class_choices(actions, used), value=None)
+        return (used, *shown, other_class, *pair_tab.values(updates[1], controls[1]))
+
+    inputs = [model, *class_tab.inputs, *pair_tab.inputs]
+    model.input(use_model, inputs, [model, *class_tab.outputs, *pair_tab.outputs], **WITH_PROGRESS)
+
+
+def _welcome(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, *tabs: Tab) -> None:
+    """Open the page on the first example of each tab, so that there is something to look at."""
+
+    def first_examples(request: gr.Request, *values: Any) -> tuple[Any, ...]:
+        shown: list[Any] = []
+        for tab, controls in zip(tabs, _both_controls(values), strict=True):
+            shown += _show_example(actions, examples, tab, next(iter(examples.of(tab.name))), request, controls)
+        return tuple(shown)
+
+    inputs = [control for tab in tabs for control in tab.inputs]
+    outputs = [part for tab in tabs for part in (*tab.outputs, *tab.photos)]
+    page.load(first_examples, inputs, outputs, **WITH_PROGRESS)
+
+
+def _download_buttons(actions: Actions, tab: Tab) -> None:
+    """Buttons that hand the browser a file; nothing is written on this machine."""
+
+    def giver(what: str) -> Callable[..., str]:
+        def download(request: gr.Request, *values: Any) -> str:
+            try:
+                file = actions.download(_session_id(request), tab.name, what, Controls.from_values(values))
+            except GamlensError as error:
+                gr.Warning(str(error))
+                return ""
+            return json.dumps({**file._asdict(), "data": base64.b64encode(file.data).decode()})
+
+        return download
+
+    save = static_file("save_file.js")
+    with gr.Row():
+        for what, title in (("picture", "Save overlay"), ("maps", "Save raw map"), ("json", "Save JSON")):
+            button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
+            payload = gr.Textbox(visible=False)
+            button.click(giver(what), tab.inputs, payload, api_visibility="private").then(None, payload, js=save)
+
+
+def _session_id(request: gr.Request) -> str:
+    return str(request.session_hash)
+
+
+def _both_controls(values: tuple[Any, ...]) -> tuple[Controls, Controls]:
+    """The controls of the class tab and of the pair tab from the values of both, one after the other."""
+    return Controls.from_values(values), Controls.from_values(values[len(CONTROL_NAMES) :])
+
+
+def _class_choices(actions: Actions, model: str) -> list[tuple[str, str]]:
+    """What the class field offers: (name, number) of each class, the number also shown where two share a name."""
+    lens = actions.models.loaded(model)
+    labels = lens.labels if lens is not None else ()
+    often = Counter(labels)
+    return [(label if often[label] == 1 else f"{label} ({number})", str(number)) for number, label in enumerate(labels)]

@@ -1,0 +1,67 @@
+"""The models that a studio offers: those it was started with, and some that were loaded by name."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from gamlens.errors import GamlensError, near
+from gamlens.lens import Lens
+from gamlens.models import MODELS, from_file
+
+LOADED_MODELS_KEPT = 2
+
+
+class ModelCache:
+    """Lenses by name. Lenses that were given stay; loaded ones are dropped when newer ones come.
+
+    Args:
+        given: The models that the studio was started with, each a Lens, a model's name or `file.py:build`.
+        any_name: Whether a visitor may also ask for every other model that has a name. A Python file is run only where
+            it was given at the start, never because a page asked for it.
+    """
+
+    def __init__(self, given: Mapping[str, Lens | str], *, any_name: bool) -> None:
+        if not given:
+            raise GamlensError("The studio has no model to show: give a Lens or a name.")
+        self.given, self.any_name = dict(given), any_name
+        self._loaded: OrderedDict[str, Lens] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.given))
+
+    @property
+    def names(self) -> list[str]:
+        """What the page's list shows."""
+        return list(dict.fromkeys((*self.given, *(MODELS if self.any_name else ()))))
+
+    def loaded(self, name: str) -> Lens | None:
+        """The lens of that name if it is in memory."""
+        given = self.given.get(name)
+        return given if isinstance(given, Lens) else self._loaded.get(name)
+
+    def lens(self, name: str) -> Lens:
+        """The lens of that name, loaded now if it is not in memory."""
+        given = self.given.get(name)
+        if isinstance(given, Lens):
+            return given
+        if given is None and not self.any_name:
+            raise GamlensError(f"There is no model {name!r} here: {near(name, self.given)}")
+        if given is None and ".py:" in name:
+            raise GamlensError(f"A file is given at the start, not here: gamlens studio --model {name}")
+        with self._lock:
+            if name not in self._loaded:
+                self._loaded[name] = _load(given or name)
+                if len(self._loaded) > LOADED_MODELS_KEPT:
+                    self._loaded.popitem(last=False)
+            self._loaded.move_to_end(name)
+            return self._loaded[name]
+
+
+def _load(name: str) -> Lens:
+    """A Lens from a model's name or from `file.py:build`, which gives a model or a whole Lens."""
+    built = from_file(name) if ".py:" in name else name
+    return built if isinstance(built, Lens) else Lens(built)

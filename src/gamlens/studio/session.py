@@ -1,0 +1,115 @@
+"""What the studio remembers of each visitor: photos, one trace per tab, the clicked point."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from gamlens.errors import GamlensError
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.studio.uploads import Photo, UploadedFiles, read_photo
+from gamlens.trace import Trace
+
+MOST_SESSIONS = 12
+
+TabName = Literal["class", "pair"]
+Slot = Literal["photo", "x", "y"]
+SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": ("photo",), "pair": ("x", "y")}
+
+
+class ClickedPoint(NamedTuple):
+    """A point of photo `side` of a pair, as fractions of its width and height, and the map settings at that time."""
+
+    side: Literal["x", "y"]
+    x: float
+    y: float
+    map_settings: tuple[object, ...] = ()
+
+
+@dataclass(eq=False)
+class Session:
+    """One visitor. `lock` is held while anything here is read or changed."""
+
+    model: str = ""
+    photos: dict[Slot, Photo] = field(default_factory=dict)
+    trace: Trace | None = None
+    pair: PairTrace | None = None
+    point: ClickedPoint | None = None
+    refused: list[Path] = field(default_factory=list, repr=False)
+    files: UploadedFiles = field(default_factory=UploadedFiles, repr=False)
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    def forget_traces(self, *tabs: TabName) -> None:
+        """Drop what was computed from the photos of these tabs."""
+        if "class" in tabs:
+            self.trace = None
+        if "pair" in tabs:
+            self.pair, self.point = None, None
+
+    def set_photo(self, slot: Slot, path: str | Path | None) -> None:
+        """Read a photo into `slot`, or empty the slot. The old photo's trace is dropped and its file released.
+
+        A file that cannot be read is released with the next photo, or when the session ends, and not at once: the
+        browser may still be showing it.
+        """
+        old = self.photos.pop(slot, None)
+        for bad in self.refused:
+            self.files.release(bad)
+        self.refused.clear()
+        self.forget_traces("class" if slot == "photo" else "pair")
+        file = Path(path) if path is not None else None
+        if file is not None:
+            self.files.acquire(file)
+        if old is not None:
+            self.files.release(old.path)
+        if file is None:
+            return
+        try:
+            self.photos[slot] = read_photo(file)
+        except GamlensError:
+            self.refused.append(file)
+            raise
+
+    def close(self) -> None:
+        """Leave nothing of the session, neither in memory nor on disk."""
+        with self.lock:
+            for slots in SLOTS.values():
+                for slot in slots:
+                    self.set_photo(slot, None)
+
+
+class Sessions:
+    """Sessions by their id. Where there are more than `most`, the one that was used least recently is closed."""
+
+    def __init__(self, most: int = MOST_SESSIONS, *, keep: Iterable[Path] = ()) -> None:
+        self.most = most
+        self.files = UploadedFiles(keep)
+        self._open: OrderedDict[str, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, session_id: str) -> Session:
+        """The session of this id, a new one where there is none."""
+        with self._lock:
+            session = self._open.setdefault(session_id, Session(files=self.files))
+            self._open.move_to_end(session_id)
+            late = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - self.most)]
+        for old in late:
+            old.close()
+        return session
+
+    def end(self, session_id: str) -> None:
+        with self._lock:
+            session = self._open.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def clear(self) -> None:
+        for session_id in tuple(self._open):
+            self.end(session_id)

@@ -1,0 +1,105 @@
+"""Photos that visitors give: read and checked, and deleted from disk when nobody uses them any more."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from PIL import Image
+
+from gamlens.errors import GamlensError
+from gamlens.inputs.frame import Frame
+from gamlens.inputs.images import Picture, upright
+
+MEGA = 10**6
+MOST_BYTES, MOST_PIXELS = 20 * MEGA, 40 * MEGA
+SCREEN_SIDE = 960
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """A visitor's photo: its file, its size (width, height), and a copy small enough for the screen."""
+
+    path: Path
+    name: str
+    size: tuple[int, int]
+    shown: Image.Image
+
+    @property
+    def picture(self) -> Picture:
+        return Picture(self.name, path=str(self.path))
+
+    def on_screen(self, frame: Frame) -> Frame:
+        """The frame of the small copy, given the frame of the photo itself."""
+        across, down = self.shown.width / frame.original[1], self.shown.height / frame.original[0]
+        x0, y0, x1, y1 = frame.window
+        window = (x0 * across, y0 * down, x1 * across, y1 * down)
+        return replace(frame, original=(self.shown.height, self.shown.width), window=window)
+
+
+class UploadedFiles:
+    """Counts the users of each uploaded file, because visitors who upload the same photo share one file.
+
+    The last user's `release` deletes the file. Files in `keep` (the studio's own examples) are never deleted.
+    """
+
+    def __init__(self, keep: Iterable[Path] = ()) -> None:
+        self.keep = frozenset(path.resolve() for path in keep)
+        self._users: Counter[Path] = Counter()
+        self._lock = threading.Lock()
+
+    def acquire(self, path: Path) -> None:
+        with self._lock:
+            self._users[path] += 1
+
+    def release(self, path: Path) -> None:
+        """One user less. The last one deletes the file, and its folder if that is empty then."""
+        with self._lock:
+            self._users[path] -= 1
+            if self._users[path] > 0:
+                return
+            del self._users[path]
+            if path.resolve() in self.keep:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+                path.parent.rmdir()
+
+
+def read_photo(path: str | Path) -> Photo:
+    """Read a photo from its file. A file that is no image, or has too many bytes or pixels, is a GamlensError."""
+    file = Path(path)
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        raise GamlensError(f"The photo {file.name!r} is gone: give it again.") from error
+    if size > MOST_BYTES:
+        raise GamlensError(
+            f"{file.name!r} has {size / MEGA:.1f} MB; the studio takes {MOST_BYTES // MEGA}: make it smaller."
+        )
+    if _pixels(file) > MOST_PIXELS:
+        raise GamlensError(f"{file.name!r} has more than {MOST_PIXELS // MEGA} million pixels: make it smaller.")
+    try:
+        whole = upright(file)
+    except GamlensError as error:
+        reason = str(error).replace(str(file), file.name).replace("cannot identify image file", "not an image file")
+        raise GamlensError(f"{reason} A JPEG, PNG, WebP, GIF, BMP or TIFF photo works.") from error
+    small = whole.copy()
+    small.thumbnail((SCREEN_SIDE, SCREEN_SIDE), Image.Resampling.LANCZOS)
+    return Photo(file, file.name, whole.size, small)
+
+
+def _pixels(file: Path) -> float:
+    """How many pixels the file's header names, before anything is decoded; 0 if the header cannot be read."""
+    try:
+        with Image.open(file) as image:
+            return image.width * image.height
+    except Image.DecompressionBombError:
+        return math.inf
+    except (OSError, ValueError, SyntaxError):
+        return 0

@@ -1,0 +1,120 @@
+"""The gradio components that both tabs have: photos, examples, the stage, the controls. Imports gradio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from gamlens import METHODS
+from gamlens.render import COLORMAPS
+from gamlens.scores import PAIR_SCORES
+from gamlens.studio import html_fragments
+from gamlens.studio.actions import HINTS, TabUpdate
+from gamlens.studio.controls import CONTROL_NAMES, MEAN_OF_N, OUTLINES, VIEWS, Controls
+from gamlens.studio.example_photos import ExamplePhotos, thumbnail
+from gamlens.studio.session import TabName
+
+DEEPEST = 4
+CLICKS = html_fragments.static_file("clicks.js")
+
+
+@dataclass(frozen=True)
+class Tab:
+    """The components of one tab that actions read and change. `controls` are in the order of Controls' fields.
+
+    `class_choice`, of the class tab only: the bars of the best guesses, and a field for any other class's name.
+    """
+
+    name: TabName
+    photos: tuple[gr.Image, ...]
+    examples: gr.HTML
+    stage: gr.HTML
+    controls: dict[str, Any]
+    class_choice: tuple[Any, ...] = ()
+
+    @property
+    def inputs(self) -> list[Any]:
+        return list(self.controls.values())
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The components that a TabUpdate changes."""
+        return [self.stage, self.controls["n"], self.controls["block"], *self.class_choice]
+
+    def values(self, update: TabUpdate, controls: Controls) -> tuple[Any, ...]:
+        """`update` as values of `outputs`."""
+        n, block = gr.skip(), gr.skip()
+        if update.blocks:
+            depth = len(update.blocks)
+            chosen = controls.for_blocks(update.blocks).block
+            n = gr.Slider(maximum=max(depth, 2), value=min(controls.n, depth))
+            block = gr.Dropdown(choices=[MEAN_OF_N, *reversed(update.blocks)], value=chosen)
+        return (update.stage, n, block, *([update.bars, None] if self.class_choice else []))
+
+
+def photo_drop(label: str, name: str) -> gr.Image:
+    """A place to drop a photo. Actions get the path of its file, which is checked before it is decoded."""
+    place = gr.Image(
+        label=label,
+        type="filepath",
+        sources=["upload", "clipboard"],
+        height=190,
+        min_width=120,
+        buttons=[],
+        elem_id=name,
+        placeholder="Drop a photo here\nor click to choose one",
+        alt_text=f"{label}, as you gave it",
+    )
+
+    def path_of(payload: Any) -> str | None:
+        return str(payload.path) if payload is not None and payload.path else None
+
+    place.__dict__["preprocess"] = path_of
+    return place
+
+
+def clickable_html(html: str, name: str, **options: Any) -> gr.HTML:
+    """HTML whose buttons and pictures send their clicks to the studio."""
+    return gr.HTML(html, js_on_load=CLICKS, apply_default_css=False, elem_id=name, **options)
+
+
+def example_buttons(examples: ExamplePhotos, tab: TabName) -> gr.HTML:
+    found = [(key, title, [thumbnail(file) for file in files]) for key, (title, files) in examples.of(tab).items()]
+    return clickable_html(html_fragments.examples(found), f"{tab}-examples", visible=bool(found))
+
+
+def stage(tab: TabName) -> gr.HTML:
+    """Where the pictures of a tab are; a hint before there are any."""
+    return clickable_html(html_fragments.message(HINTS[tab], kind="hint"), f"{tab}-stage")
+
+
+def control_widgets(tab: TabName) -> dict[str, Any]:
+    """A component for each field of Controls, by the field's name and in the order of the fields."""
+    default, pair = Controls(), tab == "pair"
+    methods = [(m.title, key) for key, m in METHODS.items() if m.kind == "block" or (pair and m.kind == "pair")]
+    views = [(title, key) for key, title in VIEWS.items()]
+    made: dict[str, Any] = {}
+
+    def add(component: Any, name: str, *args: Any, **options: Any) -> None:
+        value = getattr(default, name)
+        value = list(value) if isinstance(value, tuple) else value
+        made[name] = component(*args, value=value, elem_id=f"{tab}-{name}", **options)
+
+    def titled(names: Any) -> list[tuple[str, str]]:
+        return [(name.capitalize(), name) for name in names]
+
+    add(gr.Radio, "view", views, show_label=False, container=False)
+    with gr.Row():
+        add(gr.Dropdown, "method", methods, label="Method", min_width=140)
+        add(gr.Dropdown, "block", [MEAN_OF_N], label="Map of", min_width=140)
+        add(gr.Slider, "n", 1, DEEPEST, step=1, label="Blocks (n)", buttons=[], min_width=140)
+    with gr.Row():
+        add(gr.Radio, "score", titled(PAIR_SCORES), label="Similarity", min_width=230, visible=pair)
+        add(gr.Dropdown, "cmap", titled(COLORMAPS), label="Colours", min_width=140)
+        add(gr.Slider, "opacity", 0, 1, step=0.05, label="Opacity", buttons=[], min_width=140)
+    with gr.Row():
+        add(gr.CheckboxGroup, "outline", titled(OUTLINES), label="Outline", min_width=190)
+        add(gr.Slider, "threshold", 0.05, 0.95, step=0.05, label="Threshold", buttons=[], min_width=230)
+    return {name: made[name] for name in CONTROL_NAMES}

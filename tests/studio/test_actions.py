@@ -1,0 +1,259 @@
+"""Every action of a visitor, without a page: what it answers, and that only a new photo runs the model."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from studio_kit import LABELS, noise, small_lens
+
+from gamlens import METHODS, Lens
+from gamlens.render import COLORMAPS
+from gamlens.studio.actions import Actions
+from gamlens.studio.controls import OUTLINES, VIEWS, Controls
+from gamlens.studio.model_cache import ModelCache
+from gamlens.studio.session import ClickedPoint
+
+pytestmark = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
+USUAL = Controls()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Path]:
+    return [noise(tmp_path / f"photo {number}.png", seed=number) for number in range(3)]
+
+
+def sources(stage: str) -> list[str]:
+    return re.findall(r'<img src="([^"]+)"', stage)
+
+
+def turned(blocks: tuple[str, ...]) -> list[Controls]:
+    """Controls that differ from the usual ones in one thing each."""
+    names = [name for name, method in METHODS.items() if method.kind == "block"]
+    found = [replace(USUAL, method=name) for name in names if name not in ("gam", "layer_cam")]
+    found += [replace(USUAL, n=n) for n in range(1, len(blocks) + 1) if n != USUAL.n]
+    found += [replace(USUAL, block=name) for name in blocks]
+    found += [replace(USUAL, cmap=name) for name in COLORMAPS if name != USUAL.cmap]
+    found += [replace(USUAL, opacity=0.3), replace(USUAL, view="three"), replace(USUAL, view="evidence")]
+    outlined = [replace(USUAL, outline=(name,)) for name in OUTLINES]
+    return [*found, *outlined, *(replace(one, threshold=0.6) for one in outlined)]
+
+
+def count_forwards(lens: Lens) -> list[int]:
+    seen: list[int] = []
+    lens.model.stem.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    return seen
+
+
+def test_only_a_new_photo_runs_the_model(photos: list[Path]) -> None:
+    """Every control, another class, another score and a point: no forward."""
+    lens = small_lens()
+    actions, seen = Actions(ModelCache({"small": lens}, any_name=False)), count_forwards(lens)
+    blocks = actions.set_photos("me", {"photo": photos[0]}, USUAL).blocks
+    actions.set_photos("me", {"x": photos[1]}, USUAL)
+    actions.set_photos("me", {"y": photos[2]}, USUAL)
+    assert seen == [1, 2]
+    for controls in turned(blocks):
+        actions.redraw("me", "class", controls)
+        actions.redraw("me", "pair", controls)
+        actions.redraw("me", "pair", replace(controls, score="dot"))
+        actions.download("me", "class", "picture", controls)
+        actions.download("me", "pair", "maps", controls)
+    actions.set_target("me", 3, USUAL)
+    actions.set_target("me", "thing 4", USUAL)
+    actions.set_point("me", ClickedPoint("x", 0.3, 0.7), USUAL)
+    actions.set_point("me", ClickedPoint("y", 0.3, 0.7), replace(USUAL, score="dot"))
+    assert seen == [1, 2]
+
+
+def test_every_control_changes_the_picture(actions: Actions, photos: list[Path]) -> None:
+    usual = actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    actions.set_photos("me", {"x": photos[1]}, USUAL)
+    pair = actions.set_photos("me", {"y": photos[2]}, USUAL)
+    assert len(sources(usual.stage)) == 1
+    assert len(sources(pair.stage)) == 2
+    for controls in turned(usual.blocks):
+        assert sources(actions.redraw("me", "class", controls).stage) != sources(usual.stage), controls
+        assert sources(actions.redraw("me", "pair", controls).stage) != sources(pair.stage), controls
+    assert sources(actions.redraw("me", "pair", replace(USUAL, score="dot")).stage) != sources(pair.stage)
+    assert sources(actions.redraw("me", "pair", replace(USUAL, method="vdsn")).stage) != sources(pair.stage)
+    assert actions.redraw("me", "class", USUAL).stage == usual.stage
+    assert actions.redraw("me", "pair", USUAL).stage == pair.stage
+
+
+def test_views(actions: Actions, photos: list[Path]) -> None:
+    actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    actions.set_photos("me", {"x": photos[1]}, USUAL)
+    actions.set_photos("me", {"y": photos[2]}, USUAL)
+    shown = {view: actions.redraw("me", "class", replace(USUAL, view=view)).stage for view in VIEWS}
+    both = {view: actions.redraw("me", "pair", replace(USUAL, view=view)).stage for view in VIEWS}
+    assert [len(sources(stage)) for stage in shown.values()] == [1, 3, 3]
+    assert [len(sources(stage)) for stage in both.values()] == [2, 6, 6]
+    for title in ("GAM", "Grad-CAM", "Grad-CAM++"):
+        assert f"<strong>{title}</strong>" in shown["three"]
+    for title in ("P: adds", "N: takes away", "Hidden: |N| ≥ P"):
+        assert f"<strong>{title}</strong>" in shown["evidence"]
+    assert all(re.search(r'alt="photo 0.png: \w', text) for text in shown.values())
+
+
+def test_class_by_click_and_by_name(actions: Actions, photos: list[Path]) -> None:
+    first = actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    assert len(re.findall("data-pick", first.bars)) == 5
+    last = re.findall(r'data-pick="(\d+)"', first.bars)[-1]
+    other = actions.set_target("me", int(last), USUAL)
+    assert f"Why {LABELS[int(last)]}?" in other.stage
+    assert sources(other.stage) != sources(first.stage)
+    assert f'data-pick="{last}" aria-pressed="true"' in other.bars
+    rare = next(number for number in range(10) if f'data-pick="{number}"' not in first.bars)
+    asked = actions.set_target("me", f" {LABELS[rare].upper()} ", USUAL)
+    assert len(re.findall("data-pick", asked.bars)) == 6
+    assert f'data-pick="{rare}" aria-pressed="true"' in asked.bars
+    wrong = actions.set_target("me", "think 3", USUAL)
+    assert "did you mean &#x27;thing 3&#x27;" in wrong.stage
+    assert sources(wrong.stage) == sources(asked.stage)
+
+
+def test_point_to_point(actions: Actions, photos: list[Path]) -> None:
+    actions.set_photos("me", {"x": photos[1]}, USUAL)
+    maps = actions.set_photos("me", {"y": photos[2]}, USUAL).stage
+    left = actions.set_point("me", ClickedPoint("x", 0.1, 0.9), USUAL).stage
+    right = actions.set_point("me", ClickedPoint("y", 0.1, 0.9), USUAL).stage
+    assert left.count("gl-dot") == right.count("gl-dot") == 2
+    assert "left:0.00%;top:75.00%;width:25.00%;height:25.00%" in left
+    assert sources(left)[1] != sources(right)[1]
+    assert 'data-pick="back"' in left
+    assert sources(actions.redraw("me", "pair", replace(USUAL, cmap="ocean")).stage)[0] != sources(right)[0]
+    assert "gl-dot" in actions.redraw("me", "pair", replace(USUAL, score="dot")).stage
+    assert "gl-dot" not in actions.redraw("me", "pair", replace(USUAL, method="grad_cam")).stage
+    assert actions.set_point("me", None, USUAL).stage == maps
+
+
+def test_matches_that_are_none_say_so(photos: list[Path]) -> None:
+    lens = Lens(small_lens().model, embedding="output", transform=small_lens().transform)
+    actions = Actions(ModelCache({"small": lens}, any_name=False))
+    actions.set_photos("me", {"x": photos[1]}, USUAL)
+    maps = actions.set_photos("me", {"y": photos[2]}, USUAL).stage
+    asked = actions.set_point("me", ClickedPoint("x", 0.1, 0.9), USUAL).stage
+    assert "no sum over pairs of positions" in asked
+    assert sources(asked) == sources(maps)
+
+
+def test_downloads(actions: Actions, tmp_path: Path) -> None:
+    wide = noise(tmp_path / "wide one.png", seed=5, size=(1400, 700))
+    other = noise(tmp_path / "other.png", seed=6, size=(1400, 600))
+    actions.set_photos("me", {"photo": wide}, USUAL)
+    picture = actions.download("me", "class", "picture", replace(USUAL, outline=("box",)))
+    assert picture.name == "wide-one-gam.png"
+    assert Image.open(io.BytesIO(picture.data)).size == (1400, 700)
+    arrays = np.load(io.BytesIO(actions.download("me", "class", "maps", USUAL).data))
+    trace = actions.sessions.get("me").trace
+    assert trace is not None
+    np.testing.assert_array_equal(arrays["map"], trace.explain("gam", 2).numpy()[0])
+    np.testing.assert_array_equal(arrays["raw:layer3"], trace.raw("gam", "layer3")[0].numpy())
+    record = json.loads(actions.download("me", "class", "json", USUAL).data)
+    assert record["photo"] == "wide one.png"
+    assert record["class"] == record["top"][0]["name"]
+    assert record["box"] == pytest.approx(trace.explain("gam", 2).boxes()[0].tolist())
+    assert record["controls"]["method"] == record["about"]["method"] == "gam"
+    actions.set_photos("me", {"x": wide}, USUAL)
+    actions.set_photos("me", {"y": other}, USUAL)
+    actions.set_point("me", ClickedPoint("x", 0.5, 0.5), USUAL)
+    record = json.loads(actions.download("me", "pair", "json", replace(USUAL, score="dot")).data)
+    pair = actions.sessions.get("me").pair
+    assert pair is not None
+    assert record["score"] == pytest.approx(float(pair.sides("dot")[0].scores[0]))
+    assert record["point"]["part"] == pytest.approx(pair.matches((700, 350), score="dot").part)
+    arrays = np.load(io.BytesIO(actions.download("me", "pair", "maps", USUAL).data))
+    assert {"x:map", "y:map", "x:raw:layer2", "y:raw:layer3"} <= set(arrays.files)
+    assert Image.open(io.BytesIO(actions.download("me", "pair", "picture", USUAL).data)).height == 411
+    actions.set_point("me", None, USUAL)
+    assert Image.open(io.BytesIO(actions.download("me", "pair", "picture", USUAL).data)).height == 600
+
+
+def test_visitors_have_their_own(actions: Actions, photos: list[Path]) -> None:
+    answers = [
+        actions.set_photos(f"visitor {number}", {"photo": photo}, USUAL).stage for number, photo in enumerate(photos)
+    ]
+    actions.set_target("visitor 0", 2, USUAL)
+    assert len(set(answers)) == 3
+    assert [actions.redraw(f"visitor {number}", "class", USUAL).stage for number in (1, 2)] == answers[1:]
+    actions.sessions.end("visitor 1")
+    assert "Drop a photo" in actions.redraw("visitor 1", "class", USUAL).stage
+
+
+def test_messages(actions: Actions, photos: list[Path], tmp_path: Path) -> None:
+    assert "Drop a photo" in actions.redraw("me", "class", USUAL).stage
+    assert "Give two photos" in actions.redraw("me", "pair", USUAL).stage
+    assert "One more photo" in actions.set_photos("me", {"x": photos[0]}, USUAL).stage
+    (tmp_path / "text.jpg").write_text("<b>no</b>")
+    answer = actions.set_photos("me", {"photo": tmp_path / "text.jpg"}, USUAL)
+    assert 'role="alert"' in answer.stage
+    assert "Cannot read" in answer.stage
+    assert "Drop a photo" in actions.set_photos("me", {"photo": None}, USUAL).stage
+    first, _ = actions.use_model("me", "smal", USUAL, USUAL)
+    assert "did you mean" in first.stage
+    same = noise(tmp_path / "same.png", seed=9)
+    actions.set_photos("me", {"x": same}, USUAL)
+    assert "look at the dot product" in actions.set_photos("me", {"y": same}, USUAL).stage
+    nothing = replace(USUAL, block="no such block")
+    assert sources(actions.redraw("me", "pair", nothing).stage) == sources(actions.redraw("me", "pair", USUAL).stage)
+
+
+def test_a_model_that_fails_is_a_message(photos: list[Path]) -> None:
+    lens = small_lens()
+    actions = Actions(ModelCache({"small": lens}, any_name=False))
+    broken = lens.model.layer2.register_forward_hook(lambda *args: 1 / 0)
+    answer = actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    assert "The model failed" in answer.stage
+    assert "ZeroDivisionError" in answer.stage
+    assert "Traceback" not in answer.stage
+    broken.remove()
+    assert photos[0].exists()
+    assert "Why thing" in actions.set_photos("me", {"photo": photos[0]}, USUAL).stage
+
+
+def test_a_defect_is_a_message_too(actions: Actions, photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gamlens.studio.actions.guesses", lambda trace: [][0])
+    answer = actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    assert "This failed: IndexError" in answer.stage
+
+
+def test_another_model(photos: list[Path]) -> None:
+    other = Lens(small_lens().model, blocks=["layer2", "layer3"], transform=small_lens().transform)
+    actions = Actions(ModelCache({"small": small_lens(), "other": other}, any_name=False))
+    before = actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    actions.set_photos("me", {"x": photos[1]}, USUAL)
+    actions.set_photos("me", {"y": photos[2]}, USUAL)
+    first, second = actions.use_model("me", "other", replace(USUAL, block="layer1"), replace(USUAL, n=4))
+    assert (len(before.blocks), first.blocks, second.blocks) == (3, ("layer2", "layer3"), ("layer2", "layer3"))
+    assert "Why class" in first.stage
+    assert len(sources(second.stage)) == 2
+
+
+def test_notes(photos: list[Path]) -> None:
+    """What a person should know: random weights, flat maps, what Grad-CAM hides."""
+    random = Lens("lenet5", weights="random")
+    actions = Actions(ModelCache({"lenet5": random}, any_name=False))
+    assert "weights are random" in actions.set_photos("me", {"photo": photos[0]}, USUAL).stage
+    lens = small_lens()
+    with torch.no_grad():
+        lens.model.fc.weight[0] = -lens.model.fc.weight.abs().max()
+    actions = Actions(ModelCache({"small": lens}, any_name=False))
+    actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    actions.set_target("me", 0, USUAL)
+    assert "The map is flat" in actions.redraw("me", "class", replace(USUAL, n=1)).stage
+    trace = actions.sessions.get("me").trace
+    assert trace is not None
+    share = [float(trace.retarget(number).evidence().hidden_share[0]) for number in range(1, 10)]
+    worst, best = share.index(max(share)) + 1, share.index(min(share)) + 1
+    assert min(share) < 0.5 < max(share)
+    cam = replace(USUAL, method="grad_cam")
+    assert f"Grad-CAM hides {100 * max(share):.0f} %" in actions.set_target("me", worst, cam).stage
+    assert "Grad-CAM hides" not in actions.set_target("me", best, cam).stage

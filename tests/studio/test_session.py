@@ -1,0 +1,73 @@
+"""What a session keeps, and for how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from studio_kit import noise
+
+from gamlens import GamlensError
+from gamlens.studio.example_photos import copy_examples
+from gamlens.studio.session import Sessions
+
+
+def test_sessions_end_with_their_files(tmp_path: Path) -> None:
+    sessions = Sessions(2)
+    files = []
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        files.append(noise(tmp_path / str(number) / "photo.png", seed=number))
+        sessions.get(f"visitor {number}").set_photo("photo", files[-1])
+    assert len(sessions) == 2
+    assert [file.exists() for file in files] == [False, True, True]
+    assert not files[0].parent.exists()
+    sessions.get("visitor 1").set_photo("photo", None)
+    assert not files[1].exists()
+    sessions.end("visitor 2")
+    assert not files[2].exists()
+    sessions.clear()
+    assert len(sessions) == 0
+
+
+def test_a_photo_of_two_places_stays_until_both_are_done(tmp_path: Path) -> None:
+    session = Sessions().get("one")
+    file = noise(tmp_path / "photo.png", seed=0)
+    session.set_photo("x", file)
+    session.set_photo("y", file)
+    session.set_photo("x", None)
+    assert file.exists()
+    session.close()
+    assert not file.exists()
+
+
+def test_visitors_who_give_the_same_photo_share_it(tmp_path: Path) -> None:
+    sessions, file = Sessions(), noise(tmp_path / "photo.png", seed=0)
+    sessions.get("one").set_photo("photo", file)
+    sessions.get("two").set_photo("photo", file)
+    sessions.get("one").set_photo("photo", file)
+    sessions.end("one")
+    assert file.exists()
+    sessions.end("two")
+    assert not file.exists()
+
+
+def test_a_file_that_is_no_photo_goes_with_the_next(tmp_path: Path) -> None:
+    sessions, files = Sessions(), [tmp_path / "one.jpg", tmp_path / "two.jpg"]
+    for file in files:
+        file.write_text("no image")
+        with pytest.raises(GamlensError):
+            sessions.get("me").set_photo("photo", file)
+    assert [file.exists() for file in files] == [False, True]
+    sessions.end("me")
+    assert not files[1].exists()
+
+
+def test_examples_are_never_deleted(tmp_path: Path) -> None:
+    examples = copy_examples(tmp_path)
+    assert set(examples.of("class")) == {"cheetah", "lion", "cat", "coffee", "both"}
+    session = Sessions(keep=examples.files.values()).get("one")
+    session.set_photo("photo", examples.files["both"])
+    session.set_photo("x", tmp_path / "." / "both.jpg")
+    session.close()
+    assert examples.files["both"].exists()
