@@ -204,7 +204,7 @@ def panel(place: Any, rows: list[Row], axis: str, measured: str) -> None:
         line = sorted((row for row in rows if axis == "n" or row["n"] == n), key=lambda row: row["x"])
         if not line:
             continue
-        color = "#44444c" if axis == "n" else "#{:02x}{:02x}{:02x}".format(*PALETTE[number])
+        color = "#44444c" if axis == "n" else "#{:02x}{:02x}{:02x}".format(*PALETTE[1 + number])
         xs, values = [row["x"] for row in line], [row[measured] for row in line]
         width = 3.2 if n == 1 else 1.8  # where lines meet, both are seen
         label = "n as on the axis" if axis == "n" else f"n = {n}"

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from gamlens import Explanation, GamlensError, GamlensWarning, Lens, fuse
 from gamlens.cli import app
-from gamlens.report.folder import Recipe, classify_files, find_images
+from gamlens.report.classified_files import ClassifyOptions, classify_files
+from gamlens.report.image_files import find_images
 
 
 class Headed(nn.Module):
@@ -186,7 +187,9 @@ def test_one_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
     files = [str(photo(tmp_path / f"{number}.png", number)) for number in range(3)]
     Image.new("RGB", (51, 40)).save(files[1])
     with pytest.warns(GamlensWarning, match="not understood"):
-        results = list(classify_files(Lens(nets.small(), transform=transform), files, Recipe(), out=tmp_path / "out"))
+        results = list(
+            classify_files(Lens(nets.small(), transform=transform), files, ClassifyOptions(), out=tmp_path / "out")
+        )
     assert [bool(result.error) for result in results] == [False, True, False]
     assert "not this one" in results[1].error
 

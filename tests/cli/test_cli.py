@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gamlens import METHODS, Explanation, PairExplanation
 from gamlens.cli import app
 from gamlens.data.photos import path
-from gamlens.report.folder import find_images
+from gamlens.report.image_files import find_images
 
 runner = CliRunner()
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from gamlens import Gallery, Lens, PairExplanation
 from gamlens.cli import app
 from gamlens.data.photos import path
+from gamlens.render import thumbnail
 from gamlens.report import search
-from gamlens.report.folder import small
 
 runner = CliRunner()
 NAMES = ("cheetah", "lion", "coffee", "rocket", "tower")
@@ -109,9 +109,11 @@ def test_the_query_is_left_out_of_its_own_matches(photos: Path, gallery: Path, t
 
 
 def test_many_matches_go_on_in_the_next_line(gallery: Path, query: str, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(search, "ACROSS", 2)
+    monkeypatch.setattr(search, "MATCHES_ACROSS", 2)
     lens = Lens("efficientnet_lite0")
-    (answer,) = search.search(lens, lens.remember([query]), Gallery.load(str(gallery)), search.Recipe(), out=tmp_path)
+    (answer,) = search.search(
+        lens, lens.remember([query]), Gallery.load(str(gallery)), search.SearchOptions(), out=tmp_path
+    )
     assert [grid.columns[:1] + grid.columns[2:] for grid in answer.grids[1:]] == [
         ("Query", answer.grids[1].columns[2]),
         ("Query", ""),
@@ -123,11 +125,11 @@ def test_many_matches_go_on_in_the_next_line(gallery: Path, query: str, monkeypa
 
 
 @pytest.mark.parametrize("transform", ["squash", "crop"])
-def test_a_small_overlay_is_the_overlay_made_small(transform: str, query: str) -> None:
+def test_a_small_overlay_is_the_overlay_made_thumbnail(transform: str, query: str) -> None:
     lens = Lens("efficientnet_lite0", transform=transform)
     result = lens.compare(query, str(path("lion")), n=1).y
-    panel = search._heat(result, 0, small(result.image(), 120), "why")
-    wanted = np.asarray(small(result.overlay(), 120), dtype=float)
+    panel = search._heat(result, 0, thumbnail(result.image(), 120), "why")
+    wanted = np.asarray(thumbnail(result.overlay(), 120), dtype=float)
     assert np.abs(np.asarray(panel.image, dtype=float) - wanted).mean() < 2
     assert panel.caption == "why"
 

@@ -25,7 +25,7 @@ from gamlens.engine import RunFolder
 from gamlens.evaluation import results, tables, typeset
 from gamlens.evaluation.protocol import Protocol, units, variant
 from gamlens.evaluation.runs import MakeMeasurer, evaluate_run
-from gamlens.report import folder as files
+from gamlens.report import classified_files as files
 
 IMAGES = 8
 USER = """
@@ -324,9 +324,9 @@ def test_digits_that_are_not_there_are_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_page_says_what_it_leaves_out() -> None:
-    results_ = [files.FileResult(f"{number}.png", error="no image") for number in range(files.PAGE_LIMIT + 1)]
-    assert "The first 200 of 201 files are shown." in files.page(results_, title="t", lead="l.").lead
-    assert files.page(results_[1:], title="t", lead="l.").lead == "l."
+    results_ = [files.FileResult(f"{number}.png", error="no image") for number in range(files.FILES_SHOWN + 1)]
+    assert "The first 200 of 201 files are shown." in files.classified_page(results_, title="t", lead="l.").lead
+    assert files.classified_page(results_[1:], title="t", lead="l.").lead == "l."
 
 
 def test_a_hold_out_out_of_range_says_what_is_allowed(root: Path, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from gamlens import GamlensError, Lens, Transform, figures, metrics, render
 from gamlens.cli import app
 from gamlens.data import load
-from gamlens.figures import Ask, Strip, from_dataset, from_images, make, strips
-from gamlens.figures.request import sheet
-from gamlens.render.grid import layout
+from gamlens.figures import FigureRequest, Strip, from_dataset, from_images, make, strips
+from gamlens.figures.panels import plain_map
+from gamlens.render.raster.grid import layout
 
 SIZES = ((80, 60), (50, 50), (60, 90), (96, 64))
 SIDE = 64
@@ -52,9 +52,9 @@ def lens() -> Lens:
     return Lens(nets.small().float(), transform=Transform((SIDE, SIDE)), labels=names, blocks=blocks)
 
 
-def asked(lens: Lens, folder: Path, count: int, **options: object) -> Ask:
+def asked(lens: Lens, folder: Path, count: int, **options: object) -> FigureRequest:
     examples = from_images([str(folder / f"{number}.png") for number in range(count)])
-    return replace(Ask(lens, examples), **options)
+    return replace(FigureRequest(lens, examples), **options)
 
 
 HEADS = ("Photo", "GAM, n=2", "Grad-CAM, n=1", "Grad-CAM++, n=1")
@@ -98,7 +98,7 @@ def test_panels(name: str, lens: Lens, folder: Path) -> None:
     assert len(grid.labels) == rows
     shapes = {panel.image.size for row in grid.rows for panel in row if panel}
     assert shapes <= {*SIZES}
-    assert grid.keys[0] == render.Scale("Saliency", over=True)
+    assert grid.keys[0] == render.ScaleKey("Saliency", over=True)
     picture = render.typeset(grid, dpi=150)
     wanted = 150 * (3.5 if columns <= 4 else 7.16)
     assert abs(picture.width - wanted) <= 8
@@ -133,13 +133,14 @@ def test_negative_gradients(lens: Lens, folder: Path) -> None:
     grid = make("negative", asked(lens, folder, 2))
     assert grid.labels == ("Photo", "GAM", "Grad-CAM", "Activations", "Gradients > 0", "Gradients < 0", "P", "|N|",
                            "Hidden")  # fmt: skip
-    side = lens.trace_pair(*files, n=1).sides("cosine")[0]
+    pair = lens.trace_pair(*files, n=1)
+    side, frame = pair.sides("cosine")[0], pair.explain("gam", 1).x.frames[0]
     found, sums = side.evidence(), side.sums()
     top = float(torch.maximum(found.positive.max(), found.negative.abs().max()))
     for row, values in ((6, found.positive), (7, found.negative.abs())):
-        assert np.array_equal(np.asarray(grid.rows[row][0].image), np.asarray(sheet(side, values, top).image))
+        assert np.array_equal(np.asarray(grid.rows[row][0].image), np.asarray(plain_map(values[0], top, frame).image))
     top = float(torch.maximum(sums.positive.max(), sums.negative.max()))
-    assert np.array_equal(np.asarray(grid.rows[5][0].image), np.asarray(sheet(side, sums.negative, top).image))
+    assert np.array_equal(np.asarray(grid.rows[5][0].image), np.asarray(plain_map(sums.negative[0], top, frame).image))
     share = float(found.hidden_share[0])
     assert grid.rows[8][0].caption == f"{100 * share:.0f} % of P"
     assert (grid.rows[2][0].mark == "bad") == (share > 0.5)
@@ -174,7 +175,7 @@ def test_boxes_from_a_table(lens: Lens, folder: Path) -> None:
     """Classes are matched by name; the IoU under a panel is that of its box; true and predicted lines are drawn."""
     examples = from_dataset(load("table", folder / "boxes.csv"), lens, takes="boxes", count=4)
     assert [lens.labels[example.target] for example in examples] == ["ant", "ant", "bee", "bee"]
-    grid = make("localization", Ask(lens, examples, threshold=0.4))
+    grid = make("localization", FigureRequest(lens, examples, threshold=0.4))
     assert (grid.columns[0], grid.labels) == ("Ground truth", ("ant", "ant", "bee", "bee"))
     result = lens.classify(str(folder / "2.png"), "bee")
     value = metrics.box_iou(result.boxes(0.4), [torch.tensor([[5.0, 6.0, 32.0, 40.0]])])
@@ -183,12 +184,12 @@ def test_boxes_from_a_table(lens: Lens, folder: Path) -> None:
     assert (truth[6, 5:32] != np.asarray(Image.open(folder / "2.png"))[6, 5:32]).any(axis=1).all()
     pairs = from_dataset(load("table", folder / "boxes.csv"), lens, takes="pairs", count=2)
     assert [Path(example.image).name for example in pairs] == ["0.png", "1.png", "2.png", "3.png"]
-    assert make("similarity", Ask(lens, pairs)).breaks == (2,)
+    assert make("similarity", FigureRequest(lens, pairs)).breaks == (2,)
 
 
 def test_masks(lens: Lens, folder: Path) -> None:
     files = [str(folder / f"{number}.png") for number in range(2)]
-    grid = make("segmentation", Ask(lens, from_images(files, masks=folder / "masks"), threshold=0.5))
+    grid = make("segmentation", FigureRequest(lens, from_images(files, masks=folder / "masks"), threshold=0.5))
     result = lens.classify(files[0])
     truth = result.frames[0].mask_in(torch.from_numpy(np.asarray(Image.open(folder / "masks/0.png")) > 127))
     inside = (result.maps[0] >= 0.5) & truth
@@ -214,7 +215,7 @@ def test_xrays_in_their_own_layout(tmp_path: Path) -> None:
     examples = from_dataset(dataset, lens, takes="boxes")
     assert [(example.title, example.target) for example in examples] == [("Nodule", 5), ("Mass", 4)]
     assert examples[0].boxes == ((32.0, 64.0, 48.0, 72.0),)
-    grid = make("xray", Ask(lens, examples))
+    grid = make("xray", FigureRequest(lens, examples))
     assert (grid.labels, grid.columns[0], len(grid.keys)) == (("Nodule", "Mass"), "Ground truth", 3)
     assert all(panel.caption.startswith("IoU") for row in grid.rows for panel in row[1:])
 

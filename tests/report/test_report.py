@@ -109,7 +109,7 @@ def _iou(run: results.Run, method: str, n: int, item: str, threshold: float | No
 
 
 def test_one_run_has_every_part(run: results.Run, lens: Lens) -> None:
-    page = report.page([("loc", run)], report.Options(lens=lens, count=2))
+    page = report.page([("loc", run)], report.ReportOptions(lens=lens, count=2))
     assert [section.title for section in page.sections] == TITLES
     assert "1 could not be measured" in page.lead
     table = next(block for block in blocks(page, "Numbers") if isinstance(block, Table))
@@ -151,7 +151,7 @@ def test_gains_by_size_are_those_of_the_bins(run: results.Run) -> None:
 
 @pytest.mark.parametrize(("kind", "task"), [("objective", "classification"), ("localization", "cosine")])
 def test_other_kinds_of_run(kind: str, task: str, lens: Lens, data: Path) -> None:
-    page = report.page([("run", measured(lens, data, kind, task))], report.Options(lens=lens, count=1))
+    page = report.page([("run", measured(lens, data, kind, task))], report.ReportOptions(lens=lens, count=1))
     titles = [section.title for section in page.sections]
     assert ("IoU against threshold" in titles) == (kind == "localization")
     grid = next(block for block in blocks(page, "Best and worst cases") if isinstance(block, Grid))
@@ -178,11 +178,11 @@ def test_a_run_with_only_errors_says_so(run: results.Run) -> None:
 
 def test_what_is_not_at_hand_is_said(run: results.Run, data: Path, lens: Lens, tmp_path: Path) -> None:
     gone = replace(run, about={**run.about, "root": str(tmp_path / "gone.csv")})
-    page = report.page([("loc", gone)], report.Options(lens=lens))
+    page = report.page([("loc", gone)], report.ReportOptions(lens=lens))
     for title in ("Gains by object size", "Best and worst cases"):
         assert "gone.csv" in words(blocks(page, title))
         assert "--root" in words(blocks(page, title))
-    moved = report.page([("loc", gone)], report.Options(root=data / "items.csv", count=1))
+    moved = report.page([("loc", gone)], report.ReportOptions(root=data / "items.csv", count=1))
     said = blocks(moved, "Best and worst cases")
     assert "--model" in words(said)
     grid = next(block for block in said if isinstance(block, Grid))
@@ -192,11 +192,11 @@ def test_what_is_not_at_hand_is_said(run: results.Run, data: Path, lens: Lens, t
     other = Lens(nets.small().float(), transform=Transform((SIDE, SIDE)))
     other.name = "Other"
     with pytest.raises(GamlensError, match=r"measured with Small, and --model gives Other"):
-        report.page([("loc", run)], report.Options(lens=other))
+        report.page([("loc", run)], report.ReportOptions(lens=other))
     with pytest.raises(GamlensError, match="no run"):
         report.page([])
     with pytest.raises(GamlensError, match="no confidence 'logits': did you mean 'logit'"):
-        report.Options(confidence="logits")
+        report.ReportOptions(confidence="logits")
 
 
 def test_a_picture_that_is_gone_is_said(run: results.Run, data: Path, lens: Lens) -> None:
@@ -209,7 +209,9 @@ def test_a_picture_that_is_gone_is_said(run: results.Run, data: Path, lens: Lens
     kept = victim.read_bytes()
     try:
         victim.write_bytes(b"no longer an image")
-        said = words(blocks(report.page([("loc", run)], report.Options(lens=lens, count=1)), "Best and worst cases"))
+        said = words(
+            blocks(report.page([("loc", run)], report.ReportOptions(lens=lens, count=1)), "Best and worst cases")
+        )
     finally:
         victim.write_bytes(kept)
     assert "pictures are missing" in said
@@ -228,7 +230,7 @@ def test_five_thousand_items_are_a_small_file(lens: Lens, tmp_path: Path) -> Non
     (tmp_path / "items.csv").write_text("\n".join(lines))
     made = synthetic(items, str(tmp_path / "items.csv"))
     results.write(tmp_path / "run", made.about, made.rows)
-    page = report.page([("run", results.read(tmp_path / "run"))], report.Options(lens=lens, count=8))
+    page = report.page([("run", results.read(tmp_path / "run"))], report.ReportOptions(lens=lens, count=8))
     text = render.write(page, tmp_path / "report.html").read_text()
     assert 2_000_000 < (tmp_path / "report.html").stat().st_size < 20_000_000
     assert text.count("<img") == 4 * 8 * 3
@@ -289,7 +291,9 @@ def test_in_a_browser(
     width: int, scheme: str, browser: Any, run: results.Run, data: Path, lens: Lens, tmp_path: Path
 ) -> None:
     """No error, no request but the file itself, every picture loads, tables sort, nothing sticks out of the page."""
-    page = report.page([("loc", run), ("adp", measured(lens, data, "objective"))], report.Options(lens=lens, count=1))
+    page = report.page(
+        [("loc", run), ("adp", measured(lens, data, "objective"))], report.ReportOptions(lens=lens, count=1)
+    )
     file = render.write(page, tmp_path / "report.html")
     said: list[str] = []
     asked: list[str] = []

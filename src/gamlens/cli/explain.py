@@ -13,7 +13,8 @@ from gamlens.cli import options
 from gamlens.cli.common import errors_as_lines, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.cli.progress import ItemProgress, steps
 from gamlens.explanation import file_stem
-from gamlens.report import folder as work
+from gamlens.report import classified_files as work
+from gamlens.report.image_files import find_images
 from gamlens.scores import CLASS_SCORES
 
 app = typer.Typer()
@@ -38,15 +39,14 @@ def classify(
 ) -> None:
     """Why this class? Explain images, one class or several each, the top class by default."""
     with errors_as_lines(resumes=True):
-        found = work.find_images(paths, skip=out)
+        found = find_images(paths, skip=out)
         lens = make_lens(model, weights, blocks, device)
         wanted: list[str | int] | None = list(target) if target else None
         results: list[work.FileResult] = []
-        recipe = work.Recipe(wanted, method, n, fuse, score)
-        steps = work.classify_files(lens, found, recipe, out=out)
+        how = work.ClassifyOptions(wanted, method, n, fuse, score)
         failed = 0
         with ItemProgress("explaining", len(found)) as progress:
-            for result in steps:
+            for result in work.classify_files(lens, found, how, out=out):
                 results.append(result)
                 failed += bool(result.error)
                 progress(len(results), failed)
@@ -56,7 +56,7 @@ def classify(
         if any(not result.error for result in results):
             read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
             lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
-            render.write(work.page(results, title="Why this class?", lead=lead), index)
+            render.write(work.classified_page(results, title="Why this class?", lead=lead), index)
         if json_:
             say_json([result.record for result in results])
         else:

@@ -12,7 +12,7 @@ from gamlens.cli import options
 from gamlens.cli.common import errors_as_lines, make_lens, say
 from gamlens.data import DATASETS, load
 from gamlens.errors import GamlensError
-from gamlens.report.folder import find_images
+from gamlens.report.image_files import find_images
 
 app = typer.Typer()
 
@@ -45,7 +45,7 @@ def figure(
 ) -> None:
     """A figure of the paper from your images or a data set, typeset for print."""
     with errors_as_lines():
-        takes = figures.find(name).takes
+        takes = figures.FIGURES[name].takes
         if bool(data) != bool(root) or (data and images):
             raise GamlensError("Give image files, or a data set by both --data and --root.")
         if not data and not images:
@@ -56,8 +56,8 @@ def figure(
             examples = figures.from_dataset(dataset, lens, takes=takes, count=count, items=item or ())
         else:
             examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
-        ask = figures.Ask(lens, examples, tuple(target or ()), n, others, score, threshold)
-        grid = figures.make(name, ask)
+        request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold)
+        grid = figures.make(name, request)
         picture = render.typeset(grid, inches=width, dpi=dpi)
         place = out or Path(f"{name}.png")
         figures.save(picture, place, dpi=dpi, palette=palette)

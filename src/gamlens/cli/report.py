@@ -41,7 +41,7 @@ def report(
         if weights and not model:
             raise GamlensError("--weights belong to a model: name it with --model.")
         with steps("reporting", len(found)) as step:
-            page = work.page(found, work.Options(root, split, lens, confidence, cases), step=step)
+            page = work.page(found, work.ReportOptions(root, split, lens, confidence, cases), step=step)
         out = out if out.suffix and not out.is_dir() else out / "report.html"
         with suppress(OSError):  # what is wrong with the place, writing says
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.inputs.images import Picture, upright
-from gamlens.report.folder import find_images
+from gamlens.report.image_files import find_images
 from gamlens.sanity import data_files as sanity_data_files
 from gamlens.sanity import data_randomisation as sanity_data
 from gamlens.sanity import maps as sanity_maps

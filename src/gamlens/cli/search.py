@@ -14,7 +14,7 @@ from gamlens.cli import options
 from gamlens.cli.common import errors_as_lines, make_lens, note, say, say_json, say_table, tell
 from gamlens.cli.progress import ItemProgress
 from gamlens.report import search as work
-from gamlens.report.folder import find_images
+from gamlens.report.image_files import find_images
 
 app = typer.Typer()
 
@@ -50,7 +50,7 @@ def search(
 ) -> None:
     """Which images are most like this one, and why? Both maps of each match. Every image is looked at once."""
     with errors_as_lines():
-        recipe = work.Recipe(score, method, n, fuse, top, with_self)
+        how = work.SearchOptions(score, method, n, fuse, top, with_self)
         if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
             raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
         if out.exists() and not out.is_dir():
@@ -58,18 +58,18 @@ def search(
         asked = find_images(queries, skip=out)
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
         seen = work.remember(lens, asked)
-        recipe.check(lens)
+        how.check(lens, seen.images.pictures[0])
         for _, error in seen.bad:
             tell("error", error, "bold red")
-        shelf = _shelf(lens, places, out, save_gallery)
-        answers: list[work.Answer] = []
+        searched = _searched(lens, places, out, save_gallery)
+        answers: list[work.QueryMatches] = []
         with ItemProgress("explaining", len(seen.images)) as progress:
             progress(0, 0)
-            for answer in work.search(lens, seen.images, shelf.images, recipe, out=out, maps=maps):
+            for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
                 answers.append(answer)
                 progress(len(answers), 0)
-        lead = f"{_reads(recipe)} of `{lens.name}`, {score}: best of {len(shelf.images)} images."
-        index = render.write(work.page(answers, title="Why alike?", lead=lead), out / "index.html")
+        lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+        index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / "index.html")
         if json_:
             say_json([answer.record for answer in answers])
         else:
@@ -80,9 +80,9 @@ def search(
             raise typer.Exit(1)
 
 
-def _reads(recipe: work.Recipe) -> str:
-    method = METHODS[recipe.method]
-    blocks = f"the last {recipe.n} blocks" if recipe.n > 1 and method.kind == "block" else "the last block"
+def _reads(how: work.SearchOptions) -> str:
+    method = METHODS[how.method]
+    blocks = f"the last {how.n} blocks" if how.n > 1 and method.kind == "block" else "the last block"
     return f"{method.title}, {'the pixels' if method.kind == 'input' else blocks}"
 
 
@@ -90,25 +90,25 @@ def _saved(places: list[str]) -> bool:
     return len(places) == 1 and Path(places[0]).suffix.lower() == ".npz"
 
 
-def _shelf(lens: Lens, places: list[str], out: Path, keep: Path | None) -> work.Shelf:
+def _searched(lens: Lens, places: list[str], out: Path, keep: Path | None) -> work.SearchedImages:
     """A saved gallery, or one made of the images found; what is left out of it is told in one line."""
     if _saved(places):
-        shelf = work.recall(lens, places[0])
+        searched = work.recall(lens, places[0])
     else:
         files = find_images(places, skip=out)
         with ItemProgress("looking", len(files)) as progress:
-            shelf = work.remember(lens, files, progress)
+            searched = work.remember(lens, files, progress)
         if keep is not None:
-            shelf.images.save(str(keep))
-    if shelf.bad:
-        names = ", ".join(Path(name).name for name, _ in shelf.bad[:NAMED])
-        more = f" and {len(shelf.bad) - NAMED} more" if len(shelf.bad) > NAMED else ""
-        count = f"{len(shelf.bad)} of {len(shelf.bad) + len(shelf.images)} images"
-        note(f"{count} are left out: {names}{more}. {shelf.bad[0][1]}")
-    return shelf
+            searched.images.save(str(keep))
+    if searched.bad:
+        names = ", ".join(Path(name).name for name, _ in searched.bad[:NAMED])
+        more = f" and {len(searched.bad) - NAMED} more" if len(searched.bad) > NAMED else ""
+        count = f"{len(searched.bad)} of {len(searched.bad) + len(searched.images)} images"
+        note(f"{count} are left out: {names}{more}. {searched.bad[0][1]}")
+    return searched
 
 
-def _show(answers: list[work.Answer], score: str) -> None:
+def _show(answers: list[work.QueryMatches], score: str) -> None:
     files = [match["file"] for answer in answers for match in answer.matches]
     base = os.path.commonpath([str(Path(file).parent) for file in files])
     lines = []

@@ -15,7 +15,7 @@ from gamlens.evaluation.ablation import CONTROL, MEASURES, Key, Plan
 from gamlens.evaluation.tables import Cell
 from gamlens.evaluation.typeset import comma_separated, markdown
 from gamlens.methods import METHODS
-from gamlens.sanity.parameter_files import GREY, Cells, stacked
+from gamlens.sanity.parameter_files import Cells
 
 Table = Mapping[Key, Mapping[str, Cell]]
 
@@ -37,26 +37,28 @@ def cells_of(found: Table, plan: Plan, measure: str) -> Cells:
 def curves(found: Table, plan: Plan) -> Image.Image:
     """A plot a measure and fusion: a line a method against n, the centre prior as a dashed level."""
     numbers = sorted({n for _, n, name in found if name != CONTROL})
-    colors = {method: render.PALETTE[place % len(render.PALETTE)] for place, method in enumerate(plan.methods)}
-    rows, lines = [], []
+    rows: list[tuple[render.Panel, ...]] = []
+    lines: list[render.Series] = []
     for measure in MEASURES:
         values = [cells[measure].value.mean for (_, n, _), cells in found.items() if n > 0]
         prior = found["centre", 0, CONTROL][measure].value.mean
         panels = []
         for name in plan.fusions:
             lines = [
-                render.Curve(METHODS[method].title,
-                            tuple(found[method, n, name][measure].value.mean for n in numbers), colors[method])
-                for method in plan.methods
-            ]  # fmt: skip
-            lines.append(render.Curve("centre prior (control)", (prior,), GREY, dashed=True))
-            low, high = min(*values, prior), max(*values, prior)
-            panels.append(render.Panel(render.plot(lines, [f"n = {n}" for n in numbers], low=low, high=high)))
+                render.Series.over_names(
+                    METHODS[method].title, [found[method, n, name][measure].value.mean for n in numbers], tone=tone
+                )
+                for tone, method in enumerate(plan.methods, start=1)
+            ]
+            lines.append(render.Series.over_names("centre prior (control)", [prior], "level", tone=0))
+            chart = render.Chart("", "", "", tuple(lines), names=tuple(f"n = {n}" for n in numbers),
+                                 y_range=(min(*values, prior), max(*values, prior)))  # fmt: skip
+            panels.append(render.Panel(render.draw_chart(chart)))
         rows.append(tuple(panels))
     better = {"IoU": "IoU %, higher is better", "ADP": "ADP %, lower is better", "PIC": "PIC %, higher is better"}
     grid = render.Grid(tuple(rows), plan.fusions, tuple(better[measure] for measure in MEASURES))
     sheet = render.draw(grid, cell=320)
-    return stacked([sheet, render.legend(lines, width=sheet.width - 32)])
+    return render.stacked([sheet, render.draw_legend(lines, width=sheet.width - 32)])
 
 
 def records(found: Table) -> list[dict[str, Any]]:

@@ -11,13 +11,15 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from gamlens.errors import GamlensError, GamlensWarning, near
-from gamlens.figures.classes import classes, depth, overview, small
+from gamlens.errors import GamlensError, GamlensWarning, Registry
+from gamlens.figures.class_figures import classes, depth, overview, small
+from gamlens.figures.evidence import EvidenceDrawing, draw_evidence, hides_most
 from gamlens.figures.examples import from_dataset, from_images
-from gamlens.figures.pairs import cosine, dot, layers, negative, overflow
-from gamlens.figures.places import localization, segmentation, similarity, xray
-from gamlens.figures.request import Ask, Example, find_blocks
-from gamlens.figures.sanity import Strip, sanity, strips
+from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
+from gamlens.figures.panels import scaled_frame
+from gamlens.figures.place_figures import localization, segmentation, similarity, xray
+from gamlens.figures.request import COMPARED, Example, FigureRequest
+from gamlens.figures.sanity_figure import Strip, sanity, strips
 from gamlens.render import Grid
 
 Takes = Literal["images", "pairs", "boxes", "masks", "overview"]
@@ -28,49 +30,46 @@ SUFFIXES = (".png", ".jpg", ".webp", ".pdf")
 class Figure:
     """An entry of FIGURES: how it is made, what it shows, and what it takes."""
 
-    make: Callable[[Ask], Grid]
+    make: Callable[[FigureRequest], Grid]
     about: str
     takes: Takes = "images"
 
 
-FIGURES: dict[str, Figure] = {
-    "overview": Figure(overview, "one image for several classes, then a pair for its similarity", "overview"),
-    "classes": Figure(classes, "GAM, Grad-CAM and Grad-CAM++ side by side, for classes"),
-    "cosine": Figure(cosine, "the same for pairs, by cosine", "pairs"),
-    "dot": Figure(dot, "the same for pairs, by dot product", "pairs"),
-    "overflow": Figure(overflow, "Grad-CAM++ as published fails on the dot product", "pairs"),
-    "negative": Figure(negative, "what negative gradients do to Grad-CAM (Eq. 4)", "pairs"),
-    "layers": Figure(layers, "a pair block by block: maps, activations, gradients, n = 1 to 4", "pairs"),
-    "depth": Figure(depth, "n = 1, 2, 3 for three methods"),
-    "small": Figure(small, "small objects block by block"),
-    "localization": Figure(localization, "predicted and true boxes, by class", "boxes"),
-    "similarity": Figure(similarity, "predicted and true boxes, by similarity", "pairs"),
-    "xray": Figure(xray, "predicted and true boxes on X-rays, by finding", "boxes"),
-    "segmentation": Figure(segmentation, "predicted and true masks", "masks"),
-    "sanity": Figure(sanity, "the model beside the same network with random weights"),
-}
+FIGURES = Registry(
+    "figure",
+    {
+        "overview": Figure(overview, "one image for several classes, then a pair for its similarity", "overview"),
+        "classes": Figure(classes, "GAM, Grad-CAM and Grad-CAM++ side by side, for classes"),
+        "cosine": Figure(cosine, "the same for pairs, by cosine", "pairs"),
+        "dot": Figure(dot, "the same for pairs, by dot product", "pairs"),
+        "overflow": Figure(overflow, "Grad-CAM++ as published fails on the dot product", "pairs"),
+        "negative": Figure(negative, "what negative gradients do to Grad-CAM (Eq. 4)", "pairs"),
+        "layers": Figure(layers, "a pair block by block: maps, activations, gradients, n = 1 to 4", "pairs"),
+        "depth": Figure(depth, "n = 1, 2, 3 for three methods"),
+        "small": Figure(small, "small objects block by block"),
+        "localization": Figure(localization, "predicted and true boxes, by class", "boxes"),
+        "similarity": Figure(similarity, "predicted and true boxes, by similarity", "pairs"),
+        "xray": Figure(xray, "predicted and true boxes on X-rays, by finding", "boxes"),
+        "segmentation": Figure(segmentation, "predicted and true masks", "masks"),
+        "sanity": Figure(sanity, "the model beside the same network with random weights"),
+    },
+)
 
 
-def find(name: str) -> Figure:
-    """The figure of that name, or an error with near matches."""
-    if name not in FIGURES:
-        raise GamlensError(f"There is no figure {name!r}: {near(str(name), FIGURES, most=len(FIGURES))}")
-    return FIGURES[name]
-
-
-def make(name: str, ask: Ask) -> Grid:
+def make(name: str, request: FigureRequest) -> Grid:
     """The figure of that name as a grid. What a figure shows on purpose (a flat map) is not warned about."""
-    figure = find(name)
+    figure, count = FIGURES[name], len(request.examples)
     least = {"pairs": 2, "overview": 3}.get(figure.takes, 1)
-    if len(ask.examples) < least:
+    if count < least:
         raise GamlensError(
-            f"Figure {name!r} takes {least} image{'s' if least > 1 else ''} or more and {len(ask.examples)} came: give "
-            "image files, or a data set with --data and --root."
+            f"Figure {name!r} takes {least} image{'s' if least > 1 else ''} or more and {count} came: give image "
+            "files, or a data set with --data and --root."
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GamlensWarning)
-        find_blocks(ask)
-        return figure.make(ask)
+        if not request.lens.knows_blocks:
+            request.lens.trace(request.examples[0].image, n=1)
+        return figure.make(request)
 
 
 def save(picture: Image.Image, path: Path, *, dpi: int, palette: bool = False) -> None:
@@ -102,6 +101,6 @@ def _fewer(picture: Image.Image) -> Image.Image:
 
 
 __all__ = [
-    "FIGURES", "SUFFIXES", "Ask", "Example", "Figure", "Strip", "find", "from_dataset", "from_images", "make", "save",
-    "strips",
+    "COMPARED", "FIGURES", "SUFFIXES", "EvidenceDrawing", "Example", "Figure", "FigureRequest", "Strip",
+    "draw_evidence", "from_dataset", "from_images", "hides_most", "make", "save", "scaled_frame", "strips",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from gamlens.lens import Lens
 
 
 def from_images(files: Sequence[str], *, masks: Path | None = None) -> tuple[Example, ...]:
-    """One example a file; `masks` is a folder with a PNG of each image's name, bright where the object is."""
+    """One example per file; `masks` is a folder with a PNG of each image's name, bright where the object is."""
     found = []
     for file in files:
         mask = None

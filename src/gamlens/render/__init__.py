@@ -1,59 +1,35 @@
-"""Images and maps to pictures and pages."""
+"""Images and maps to pictures (`raster`) and pages (`html`), both from the records of `elements`."""
 
-from gamlens.render.colors import COLORMAPS, colorize, lut
-from gamlens.render.grid import draw, typeset
-from gamlens.render.images import beside
-from gamlens.render.notebook import fragment
-from gamlens.render.overlay import STYLES, boxed, outlined, overlay
-from gamlens.render.page import html, write
-from gamlens.render.panels import (
+from gamlens.render.elements import (
+    RGB,
     Bars,
     Block,
+    BoxCorners,
     Chart,
     Charts,
     Grid,
     Heading,
-    Line,
+    LineKey,
     Page,
     Panel,
-    Scale,
+    ScaleKey,
     Section,
     Series,
     Table,
+    TableCell,
     Text,
 )
-from gamlens.render.plot import PALETTE, Curve, legend, plot
+from gamlens.render.html.document import html, write
+from gamlens.render.html.fragment import fragment
+from gamlens.render.raster.chart_image import PALETTE, draw_chart, draw_legend
+from gamlens.render.raster.colormaps import COLORMAPS, colorize, lut
+from gamlens.render.raster.grid import draw, typeset
+from gamlens.render.raster.overlay import STYLES, boxed, outlined, overlay
+from gamlens.render.raster.rgb import beside, stacked, thumbnail
 
 __all__ = [
-    "COLORMAPS",
-    "PALETTE",
-    "STYLES",
-    "Bars",
-    "Block",
-    "Chart",
-    "Charts",
-    "Curve",
-    "Grid",
-    "Heading",
-    "Line",
-    "Page",
-    "Panel",
-    "Scale",
-    "Section",
-    "Series",
-    "Table",
-    "Text",
-    "beside",
-    "boxed",
-    "colorize",
-    "draw",
-    "fragment",
-    "html",
-    "legend",
-    "lut",
-    "outlined",
-    "overlay",
-    "plot",
-    "typeset",
-    "write",
-]
+    "COLORMAPS", "PALETTE", "RGB", "STYLES", "Bars", "Block", "BoxCorners", "Chart", "Charts", "Grid", "Heading",
+    "LineKey", "Page", "Panel", "ScaleKey", "Section", "Series", "Table", "TableCell", "Text", "beside", "boxed",
+    "colorize", "draw", "draw_chart", "draw_legend", "fragment", "html", "lut", "outlined", "overlay", "stacked",
+    "thumbnail", "typeset", "write",
+]  # fmt: skip

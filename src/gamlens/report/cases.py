@@ -13,14 +13,15 @@ from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
 from gamlens.explanation import Explanation
-from gamlens.figures.places import box_panel, mask_panel, truth_panel
-from gamlens.figures.request import PREDICTED, SALIENCY, TRUE, Example, heat
+from gamlens.figures.panels import SALIENCY_KEY, TRUE_INK, heat, place_keys
+from gamlens.figures.place_figures import box_panel, mask_panel, truth_panel
+from gamlens.figures.request import Example
 from gamlens.inputs.images import upright
 from gamlens.lens import Lens
-from gamlens.render import Block, Grid, Heading, Line, Panel, Scale, Text
-from gamlens.report.values import Column, Key, Measure, aligned
+from gamlens.render import Block, Grid, Heading, LineKey, Panel, ScaleKey, Text, thumbnail
+from gamlens.report.values import Column, ItemKey, Measure, aligned
 
-LONGEST = 320
+CASE_SIDE = 320
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +49,9 @@ def source(run: Run, *, root: Path | None, split: str | None) -> Source:
         return Source({}, missing=f"The images of this run are not at hand: {error} Name the folder with --root.")
 
 
-def areas(found: Source, keys: Sequence[Key]) -> dict[Key, float]:
+def areas(found: Source, keys: Sequence[ItemKey]) -> dict[ItemKey, float]:
     """The object's share of its image for every item and side that has a box or a mask."""
-    shares: dict[Key, float] = {}
+    shares: dict[ItemKey, float] = {}
     for key in keys:
         unit = found.units.get(key[0])
         if unit is None:
@@ -73,7 +74,7 @@ def cases(
     sign = 1 if what.better == "up" else -1
     used = (base.used & ~base.values.isnan()).nonzero()[:, 0].tolist()
     ranked = sorted(used, key=lambda n: -sign * float(base.values[n]))
-    chosen: list[tuple[str, list[Key]]] = [
+    chosen: list[tuple[str, list[ItemKey]]] = [
         (f"{base.name}: best", [base.keys[n] for n in ranked[:count]]),
         (f"{base.name}: worst", [base.keys[n] for n in ranked[::-1][:count]]),
     ]
@@ -94,7 +95,7 @@ def cases(
 
 
 def _gallery(
-    run: Run, found: Source, title: str, keys: Sequence[Key], shown: Sequence[Column], lens: Lens | None
+    run: Run, found: Source, title: str, keys: Sequence[ItemKey], shown: Sequence[Column], lens: Lens | None
 ) -> list[Block]:
     rows, labels, gone = [], [], []
     for key in keys:
@@ -117,13 +118,14 @@ def _gallery(
     return blocks
 
 
-def _keys(run: Run, maps: bool) -> tuple[Scale | Line, ...]:
+def _keys(run: Run, maps: bool) -> tuple[ScaleKey | LineKey, ...]:
     kind = run.about["protocol"]["kind"]
-    scale = (SALIENCY,) if maps else ()
     if kind == "objective":
-        return scale
-    predicted = (Line("predicted, at the method's threshold", PREDICTED),) if maps else ()
-    return (*scale, *predicted, Line("ground truth", TRUE, dashed=kind == "localization"))
+        return (SALIENCY_KEY,) if maps else ()
+    dashed = kind == "localization"
+    if maps:
+        return place_keys("predicted, at the method's threshold", truth=True, dashed=dashed)
+    return (LineKey("ground truth", TRUE_INK, dashed=dashed),)
 
 
 def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens | None) -> list[Panel]:
@@ -143,10 +145,10 @@ def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens
     else:
         words = ", ".join(f"{column.name} {_value(column, (unit.name, side))}" for column in shown)
         panels[0] = replace(panels[0], caption=words)
-    return [replace(panel, image=_small(panel.image)) for panel in panels]
+    return [replace(panel, image=thumbnail(panel.image, CASE_SIDE)) for panel in panels]
 
 
-def _map_panel(result: Explanation, example: Example, column: Column, key: Key, masks: bool) -> Panel:
+def _map_panel(result: Explanation, example: Example, column: Column, key: ItemKey, masks: bool) -> Panel:
     if column.threshold is None:
         return heat(result, caption=f"drop {_value(column, key)}")
     draw = mask_panel if masks else box_panel
@@ -167,15 +169,9 @@ def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) 
         return [result.y if side == "y" else result.x for result in both]
 
 
-def _value(column: Column, key: Key) -> str:
+def _value(column: Column, key: ItemKey) -> str:
     return f"{float(column.values[column.keys.index(key)]):.1f} %" if key in column.keys else "-"
 
 
 def _sample(unit: Unit, side: str) -> Sample:
     return unit.samples[1 if side == "y" else 0]
-
-
-def _small(image: Any) -> Any:
-    copy = image.copy()
-    copy.thumbnail((LONGEST, LONGEST))
-    return copy

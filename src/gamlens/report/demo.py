@@ -8,24 +8,20 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
+from torch.nn.functional import normalize
 
-from gamlens import fuse, render
+from gamlens import render
 from gamlens._version import __version__
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.explanation import PairExplanation
+from gamlens.figures import COMPARED, draw_evidence
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.render import Bars, Grid, Page, Panel, Section, Table, Text
-from gamlens.rows import Rows
 from gamlens.trace import Trace
 
-THREE = ("gam", "grad_cam", "grad_cam_pp")
-TITLES = tuple(METHODS[name].title for name in THREE)
+METHOD_TITLES = tuple(METHODS[name].title for name in COMPARED)
 
 
 def one_class(lens: Lens) -> Section:
@@ -36,7 +32,7 @@ def one_class(lens: Lens) -> Section:
     return Section(
         "Why a cheetah?",
         (
-            Grid((tuple(panels),), ("Photo", *TITLES)),
+            Grid((tuple(panels),), ("Photo", *METHOD_TITLES)),
             Bars(tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in best)),
         ),
         "The model's top five classes, and where three methods find the reason for the first. Each uses the last two "
@@ -52,50 +48,46 @@ def two_things(lens: Lens) -> Section:
     labels = [f"Why **{name}**?" for name in trace.explain().names]
     return Section(
         "Two things in one photo",
-        (Grid(tuple(rows), TITLES, tuple(labels)),),
+        (Grid(tuple(rows), METHOD_TITLES, tuple(labels)),),
         "Two package photos side by side, seen by the model as one picture. One forward pass; then one short backward "
         "pass for each class. Each map should favour the half that holds its class; none leaves the other half quite "
         "dark, and with one block (n = 1) Grad-CAM separates the two best here.",
     )
 
 
-def two_cheetahs(lens: Lens) -> tuple[Section, dict[str, float]]:
+def two_cheetahs(lens: Lens) -> Section:
     """A pair that matches, by cosine and by dot product, both maps each."""
     pair = lens.trace_pair(photo("cheetah"), photo("cheetah_face"), n=2)
     photos = render.beside([photo("cheetah"), photo("cheetah_face")])
-    rows, labels, scores = [], [], {}
+    rows, labels = [], []
     for score in ("cosine", "dot"):
-        results = {name: pair.explain(name, 1 if name != "gam" else 2, score=score) for name in THREE}
-        scores[score] = float(results["gam"].scores[0])
+        results = {name: pair.explain(name, 1 if name != "gam" else 2, score=score) for name in COMPARED}
         rows.append((Panel(photos), *(Panel(result.overlay(), alt="both maps") for result in results.values())))
-        labels.append(f"**{score}** {scores[score]:.3g}")
+        labels.append(f"**{score}** {float(results['gam'].scores[0]):.3g}")
     heads = ("Photos", "GAM, n=2", "Grad-CAM, n=1", "Grad-CAM++, n=1")
-    section = Section(
+    return Section(
         "Why are these two similar?",
         (Grid(tuple(rows), heads, tuple(labels)),),
         "Two cheetahs. The score is the similarity of their embeddings; its gradient runs back into both photos, so "
         "there are two maps. Under the cosine Grad-CAM leaves the animals for the background and the chest; under the "
         "dot product it agrees with GAM's last block, as the theory says it must.",
     )
-    return section, scores
 
 
-def no_match(lens: Lens, cheetahs: float) -> Section:
+def no_match(lens: Lens) -> Section:
     """A pair that does not match, with all pairs' scores for comparison."""
     names = ("cheetah", "cheetah_face", "lion", "cat", "coffee", "rocket")
-    images = [photo(name) for name in names]
-    table = []
-    for row, name in enumerate(names):
-        values = [float(score) for score in lens.trace_pair(images[row], images, n=1).sides("cosine")[0].scores]
-        table.append((name.replace("_", " "), *(f"{value:.2f}" for value in values)))
+    words = [name.replace("_", " ") for name in names]
+    embeddings = normalize(lens.embed([photo(name) for name in names]))
+    cosines = (embeddings @ embeddings.T).tolist()
+    table = [(word, *(f"{value:.2f}" for value in row)) for word, row in zip(words, cosines, strict=True)]
     result = lens.compare(photo("cheetah"), photo("coffee"))
-    value = float(result.scores[0])
     return Section(
         "A pair that does not match",
         (
-            Grid((tuple(_both(result)),), ("Cheetah", "Coffee")),
-            Text(f"Cosine **{value:.2f}**, against **{cheetahs:.2f}** for the two cheetahs."),
-            Table(("cosine", *(name.replace("_", " ") for name in names)), tuple(table)),
+            Grid(((Panel(result.x.overlay()), Panel(result.y.overlay())),), ("Cheetah", "Coffee")),
+            Text(f"Cosine **{float(result.scores[0]):.2f}**, against **{cosines[0][1]:.2f}** for the two cheetahs."),
+            Table(("cosine", *words), tuple(table)),
         ),
         "A map shows **where** the score comes from, never **how much** it is: min-max normalisation makes the "
         "strongest pixel of a weak match as bright as that of a strong one. Read the score first.",
@@ -106,13 +98,15 @@ def hidden_evidence(lens: Lens) -> Section:
     """A case where Grad-CAM fails, and the decomposition that shows why (Eq. 4)."""
     pair = lens.trace_pair(photo("cheetah"), photo("lion"), n=1)
     shown = {name: pair.explain(name, 1) for name in ("gam", "grad_cam")}
-    rows, shares = [], []
+    rows: list[tuple[Panel, ...]] = []
+    shares = []
     for side, part, name in zip("xy", pair.sides("cosine"), ("cheetah", "lion"), strict=True):
-        image = photo(name)
-        views = [getattr(shown[method], side).overlay() for method in ("gam", "grad_cam")]
-        panels = [Panel(views[0], mark="good"), Panel(views[1], mark="bad"), *_evidence_panels(part, image)]
-        rows.append(tuple(panels))
-        shares.append(float(part.evidence().hidden_share[0]))
+        gam, cam = (getattr(shown[method], side) for method in ("gam", "grad_cam"))
+        evidence = part.evidence()
+        drawn = draw_evidence(evidence, photo(name), gam.frames[0])
+        parts = (drawn.positive, drawn.negative, drawn.hidden)
+        rows.append((Panel(gam.overlay(), mark="good"), Panel(cam.overlay(), mark="bad"), *map(Panel, parts)))
+        shares.append(float(evidence.hidden_share[0]))
     heads = ("GAM", "Grad-CAM", "P: adds", "N: takes away", "Hidden: |N| ≥ P")
     return Section(
         "Where Grad-CAM fails, and why",
@@ -144,12 +138,19 @@ def block_by_block(lens: Lens) -> Section:
     )
 
 
-SECTIONS = 6
-STEPS = SECTIONS + 2
+SECTIONS: dict[str, Callable[[Lens], Section]] = {
+    "one class, three methods": one_class,
+    "two things in one photo": two_things,
+    "two cheetahs": two_cheetahs,
+    "a pair that does not match": no_match,
+    "where Grad-CAM fails": hidden_evidence,
+    "block by block": block_by_block,
+}
+STEPS = len(SECTIONS) + 2
 
 
 def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
-    """Make the page and its pictures in `out`; returns the page's path."""
+    """Make the page and its pictures in `out`; returns the page's path. `step` hears of each of the STEPS."""
     start = time.perf_counter()
     step("loading the model")
     lens = Lens("efficientnet_lite0")
@@ -160,19 +161,9 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
     sections: list[Section] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GamlensWarning)
-        step("one class, three methods")
-        sections.append(one_class(lens))
-        step("two things in one photo")
-        sections.append(two_things(lens))
-        step("two cheetahs")
-        section, scores = two_cheetahs(lens)
-        sections.append(section)
-        step("a pair that does not match")
-        sections.append(no_match(lens, scores["cosine"]))
-        step("where Grad-CAM fails")
-        sections.append(hidden_evidence(lens))
-        step("block by block")
-        sections.append(block_by_block(lens))
+        for name, make in SECTIONS.items():
+            step(name)
+            sections.append(make(lens))
     step("writing")
     _save_pictures(sections, out)
     footer = (
@@ -190,31 +181,7 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
 
 
 def _class_panels(trace: Trace, row: int) -> list[Panel]:
-    return [Panel(trace.explain(name).overlay(row), alt=f"{METHODS[name].title} over the photo") for name in THREE]
-
-
-def _both(result: PairExplanation) -> list[Panel]:
-    return [Panel(result.x.overlay()), Panel(result.y.overlay())]
-
-
-def _evidence_panels(rows: Rows, image: Image.Image) -> list[Panel]:
-    """P and |N| on one scale, and the hidden pixels outlined on the photo."""
-    found = rows.evidence()
-    top = torch.maximum(found.positive.max(), found.negative.abs().max()).clamp(min=1e-12)
-    size = (image.height, image.width)
-    views = [
-        render.overlay(image, _stretch(part / top, size), cmap=cmap)
-        for part, cmap in ((found.positive, "ember"), (found.negative.abs(), "ocean"))
-    ]
-    hidden = torch.nn.functional.interpolate(found.hidden[:, None].float(), size=size, mode="nearest")[0, 0] > 0
-    dim = np.asarray(image) // 3
-    pixels = np.where(hidden.numpy()[:, :, None], dim, np.asarray(image)).astype(np.uint8)
-    marked = render.overlay(pixels, np.zeros(size, np.float32), opacity=0.0, mask=hidden.numpy())
-    return [*(Panel(view) for view in views), Panel(marked)]
-
-
-def _stretch(map: Tensor, size: tuple[int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return np.asarray(fuse.resize(map, size)[0].clamp(0, 1).float().cpu().numpy())
+    return [Panel(trace.explain(name).overlay(row), alt=f"{METHODS[name].title} over the photo") for name in COMPARED]
 
 
 def _size_of(trace: Trace, name: str) -> str:

@@ -19,11 +19,11 @@ from gamlens.report.cases import areas, cases, source
 from gamlens.report.values import columns, measure, reference, rivals
 
 CONFIDENCES = ("logit", "probability")
-Part = tuple[str, list[Block]]
+Topic = tuple[str, list[Block]]
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class ReportOptions:
     """Where the images lie now, the model that draws maps again, the confidence of ADP and PIC, how many cases."""
 
     root: Path | None = None
@@ -38,10 +38,13 @@ class Options:
 
 
 def page(
-    runs: Sequence[tuple[str, Run]], options: Options | None = None, *, step: Callable[[str], None] = lambda text: None
+    runs: Sequence[tuple[str, Run]],
+    options: ReportOptions | None = None,
+    *,
+    step: Callable[[str], None] = lambda text: None,
 ) -> Page:
-    """One page for the runs, each with a name: sections by topic for one run, a section a run for several."""
-    options = options or Options()
+    """One page for the runs, each with a name: sections by topic for one run, one section per run for several."""
+    options = options or ReportOptions()
     if not runs:
         raise GamlensError("There is no run to report: name folders that gamlens evaluate made.")
     _check_model(runs, options)
@@ -50,7 +53,7 @@ def page(
         sections.append(_together(runs, options))
     for name, run in runs:
         step(name)
-        found = _parts(run, options)
+        found = _topics(run, options)
         if len(runs) == 1:
             sections += [Section(title, tuple(blocks)) for title, blocks in found]
         else:
@@ -61,8 +64,8 @@ def page(
     return Page(title, lead, tuple(sections), f"Made by gamlens {__version__} (`gamlens report`).")
 
 
-def _parts(run: Run, options: Options) -> list[Part]:
-    closing: list[Part] = [("Errors", parts.errors(run)), ("How it was measured", parts.protocol(run))]
+def _topics(run: Run, options: ReportOptions) -> list[Topic]:
+    closing: list[Topic] = [("Errors", parts.errors(run)), ("How it was measured", parts.protocol(run))]
     if run.about["weights"] == "random":
         words = f"This run of {run.about['model']} was made with random weights: it is no result, and none is shown."
         return [("Numbers", [Text(words)]), *closing]
@@ -91,7 +94,7 @@ def _parts(run: Run, options: Options) -> list[Part]:
     ]
 
 
-def _together(runs: Sequence[tuple[str, Run]], options: Options) -> Section:
+def _together(runs: Sequence[tuple[str, Run]], options: ReportOptions) -> Section:
     """All runs in the paper's layout."""
     real = [run for _, run in runs if run.about["weights"] != "random"]
     found = [cell for run in real for cell in tables.cells(run, confidence=options.confidence)]
@@ -122,7 +125,7 @@ def _own(run: Run, lens: Lens | None) -> Lens | None:
     return same
 
 
-def _check_model(runs: Sequence[tuple[str, Run]], options: Options) -> None:
+def _check_model(runs: Sequence[tuple[str, Run]], options: ReportOptions) -> None:
     if options.lens is not None and all(run.about["model"] != options.lens.name for _, run in runs):
         measured = ", ".join(sorted({str(run.about["model"]) for _, run in runs}))
         raise GamlensError(

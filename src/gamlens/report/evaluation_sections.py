@@ -13,16 +13,15 @@ from gamlens import metrics
 from gamlens.evaluation import tables
 from gamlens.evaluation.results import Run
 from gamlens.methods import METHODS
-from gamlens.render import Block, Chart, Charts, Series, Table, Text
-from gamlens.render.panels import Cell
-from gamlens.report.values import Column, Key, Measure, aligned, difference
+from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
+from gamlens.report.values import Column, ItemKey, Measure, aligned, difference
 
 POINTS, BINS, ERRORS = 800, 5, 200
 SMALL = 20
 
 
 def numbers(run: Run, *, confidence: str) -> list[Block]:
-    """One line a method and n, every metric with its interval, controls among them."""
+    """One line per method and n, every metric with its interval, controls among them."""
     found = tables.cells(run, confidence=confidence)
     names = list(dict.fromkeys(cell.metric for cell in found))
     published = any(cell.paper is not None for cell in found)
@@ -34,7 +33,7 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         "items",
         *([f"the paper's {' / '.join(dict.fromkeys(papers))}"] if published else []),
     ]
-    lines: list[tuple[Cell, ...]] = []
+    lines: list[tuple[TableCell, ...]] = []
     for method, n in dict.fromkeys((cell.method, cell.n) for cell in found):
         mine = {cell.metric: cell for cell in found if (cell.method, cell.n) == (method, n)}
         cells = [
@@ -56,7 +55,7 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
 
 
 def thresholds(found: Sequence[Column]) -> list[Block]:
-    """Mean IoU against the threshold: a colour a method, dashed where n = 1; controls grey."""
+    """Mean IoU against the threshold: one colour per method, dashed where n = 1; controls grey."""
     tones = {name: number for number, name in enumerate(dict.fromkeys(c.method for c in found if c.n), start=1)}
     lines = []
     for column in found:
@@ -96,7 +95,7 @@ def scatter(base: Column, others: Sequence[Column], what: Measure) -> list[Block
     return [Text(note), Charts(tuple(charts)), Table(header, tuple(lines))]
 
 
-def sizes(base: Column, others: Sequence[Column], what: Measure, areas: Mapping[Key, float]) -> list[Block]:
+def sizes(base: Column, others: Sequence[Column], what: Measure, areas: Mapping[ItemKey, float]) -> list[Block]:
     """The reference's gain over each other one in fifths of the items by object size."""
     known = sorted((areas[key], key) for key in base.keys if key in areas)
     if len(known) < SMALL:
@@ -114,7 +113,7 @@ def sizes(base: Column, others: Sequence[Column], what: Measure, areas: Mapping[
         spread = tuple((one.low, one.high) for one in found)
         series.append(Series(f"over {other.name}", points, "marks", number, spread))
         cells.append([f"{one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}]" for one in found])
-    lines: list[tuple[Cell, ...]] = [
+    lines: list[tuple[TableCell, ...]] = [
         (name, len(part), *(row[place] for row in cells))
         for place, (name, part) in enumerate(zip(names, parts, strict=True))
     ]

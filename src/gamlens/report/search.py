@@ -1,40 +1,39 @@
-"""The images of a folder most like a query, and why: files in, pictures and a page out."""
+"""The images of a folder most like a query, and why, for `gamlens search`: files in, pictures and a page out."""
 
 from __future__ import annotations
 
 import filecmp
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from gamlens import methods, render, scores
-from gamlens import retrieval as gallery
+from gamlens import methods, render, retrieval, scores
 from gamlens.errors import GamlensError, near
 from gamlens.explanation import Explanation, PairExplanation
 from gamlens.explanation.files import Staged
+from gamlens.figures.panels import frame_of, is_empty, scaled_frame
 from gamlens.fuse import FUSIONS
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
-from gamlens.render import Grid, Page, Panel, Scale, Section
-from gamlens.report.folder import folders, small
+from gamlens.render import Grid, Page, Panel, ScaleKey, Section, thumbnail
+from gamlens.report.image_files import limited_page, result_folders
 from gamlens.retrieval import Gallery
 from gamlens.retrieval.select import choose
-from gamlens.rows import last_blocks
 
-PAGE_LIMIT, THUMB, ACROSS = 50, 360, 5
-BATCH = 32
-PICTURE = "matches.png"
-KEYS = (Scale("What makes the two similar", "least", "most", over=True),)
+QUERIES_SHOWN, MATCH_SIDE, MATCHES_ACROSS = 50, 360, 5
+SEARCH_BATCH = 32
+MATCHES_PICTURE = "matches.png"
+MATCH_KEYS = (ScaleKey("What makes the two similar", "least", "most", over=True),)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How pairs are compared and explained, how many matches a query has, and whether it may be its own."""
+class SearchOptions:
+    """How pairs are compared and explained, how many matches a query has, and whether its own file may be one."""
 
     score: str = "cosine"
     method: str = "gam"
@@ -49,24 +48,26 @@ class Recipe:
         if self.fuse not in FUSIONS:
             raise GamlensError(f"There is no fusion {self.fuse!r}: {near(self.fuse, FUSIONS)}")
 
-    def check(self, lens: Lens) -> None:
-        """An error where the model has fewer blocks; found out before the long part."""
-        if methods.find(self.method).kind == "block":
-            last_blocks(lens.blocks, self.n)
+    def check(self, lens: Lens, picture: Picture) -> None:
+        """An error where the model has fewer than n blocks, found out on one image before the long part."""
+        if self.n != 1 and methods.find(self.method).kind == "block":
+            lens.trace_pair(picture, picture, n=self.n, method=self.method)
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Images to search in, and those that cannot be: name and reason."""
+class SearchedImages:
+    """Images to search in, and those that cannot be searched: (file, reason)."""
 
     images: Gallery
     bad: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The matches of one query, best first: file, score and boxes on both images; its picture, and its grids where
-    the page has room for them."""
+class QueryMatches:
+    """The matches of one query, best first: file, score and boxes on both images.
+
+    `left_out` names the files that are the query itself; `grids` are empty where the page has no room for them.
+    """
 
     query: str
     matches: tuple[dict[str, Any], ...]
@@ -76,11 +77,14 @@ class Answer:
 
     @property
     def record(self) -> dict[str, Any]:
+        """The matches as JSON."""
         named = {"query": self.query, "picture": self.picture, "left_out": list(self.left_out)}
         return {**named, "matches": list(self.matches)}
 
 
-def remember(lens: Lens, files: Sequence[str], status: Callable[[int, int], None] = lambda done, bad: None) -> Shelf:
+def remember(
+    lens: Lens, files: Sequence[str], status: Callable[[int, int], None] = lambda done, bad: None
+) -> SearchedImages:
     """Look at every file once; one that cannot be read is left out. No readable file at all is an error."""
     bad: list[tuple[str, str]] = []
     done = 0
@@ -96,77 +100,69 @@ def remember(lens: Lens, files: Sequence[str], status: Callable[[int, int], None
         status(done, len(bad))
 
     status(0, 0)
-    return Shelf(gallery.remember_readable(lens._eye(), list(files), told, batch_size=BATCH), tuple(bad))
+    images = retrieval.remember_readable(lens._eye(), list(files), told, batch_size=SEARCH_BATCH)
+    return SearchedImages(images, tuple(bad))
 
 
-def recall(lens: Lens, path: str) -> Shelf:
+def recall(lens: Lens, path: str) -> SearchedImages:
     """A saved gallery that this lens made, without the images whose files are gone."""
     images = Gallery.load(path)
     try:
         images.check(lens._eye().key())
     except GamlensError as error:
         raise GamlensError(f"{path}: {error}") from error
-    gone = [number for number, picture in enumerate(images.pictures) if _size(picture) == -1]
+    gone = [number for number, picture in enumerate(images.pictures) if _file_size(picture) == -1]
     if len(gone) == len(images):
         first = images.pictures[0].path
         raise GamlensError(f"The images of {path} are not there, such as {first}: search in their folder again.")
     names = tuple((str(images.pictures[number].path), "There is no such file any more.") for number in gone)
-    return Shelf(images[[n for n in range(len(images)) if n not in set(gone)]] if gone else images, names)
+    return SearchedImages(images[[n for n in range(len(images)) if n not in set(gone)]] if gone else images, names)
 
 
 def search(
-    lens: Lens, queries: Gallery, images: Gallery, recipe: Recipe, *, out: Path, maps: bool = False
-) -> Iterator[Answer]:
+    lens: Lens, queries: Gallery, images: Gallery, options: SearchOptions, *, out: Path, maps: bool = False
+) -> Iterator[QueryMatches]:
     """The matches of each query and one picture of them in a folder below `out`; with `maps` every pair as well."""
-    recipe.check(lens)
-    places = folders([str(picture.path) for picture in queries.pictures], out)
-    same = _Same(images.pictures)
-    for number, picture in enumerate(queries.pictures):
+    files = [str(picture.path) for picture in queries.pictures]
+    folders = result_folders(files, out)
+    sizes: dict[int, list[int]] = {}
+    for number, picture in enumerate(images.pictures):
+        sizes.setdefault(_file_size(picture), []).append(number)
+    for number, file in enumerate(files):
         query = queries[number]
-        own = [] if recipe.with_self else same.files(str(picture.path))
-        chosen = _choose(query, images, recipe, own)
+        own = [] if options.with_self else _same_bytes(file, images, sizes.get(os.path.getsize(file), ()))
         pair = lens.compare_many(
-            query, images, pairs=chosen, score=recipe.score, method=recipe.method, n=recipe.n, fuse=recipe.fuse
-        )[list(range(len(chosen)))]
-        place = places[str(picture.path)]
+            query, images, pairs=_choose(query, images, options, own), score=options.score, method=options.method,
+            n=options.n, fuse=options.fuse,
+        )  # fmt: skip
+        pair = pair[list(range(len(pair)))]
         if maps:
-            pair.save(str(place))
-        grids = _grids(pair, recipe.score)
-        file = place / PICTURE
+            pair.save(str(folders[file]))
+        grids = _grids(pair, options.score)
+        place = folders[file] / MATCHES_PICTURE
         with Staged() as staged:
-            staged.write(file, partial(_picture(grids).save, format="PNG"))
+            staged.write(place, partial(_picture(grids).save, format="PNG"))
         left_out = tuple(str(images.pictures[at].path) for at in own)
-        shown = grids if number < PAGE_LIMIT else ()
-        yield Answer(str(picture.path), _matches(pair), left_out, str(file), shown)
+        yield QueryMatches(file, _matches(pair), left_out, str(place), grids if number < QUERIES_SHOWN else ())
 
 
-def page(answers: Sequence[Answer], *, title: str, lead: str) -> Page:
-    """A section a query: its matches side by side, and both maps of each pair."""
-    more = f" The first {PAGE_LIMIT} of {len(answers)} queries are shown." if len(answers) > PAGE_LIMIT else ""
-    sections = [_section(answer) for answer in answers if answer.grids]
-    return Page(title, lead + more, tuple(sections))
+def search_page(answers: Sequence[QueryMatches], *, title: str, lead: str) -> Page:
+    """One section per query: its matches side by side, and both maps of each pair."""
+    sections = (_section(answer) for answer in answers)
+    return limited_page(title, lead, sections, limit=QUERIES_SHOWN, count=len(answers), what="queries")
 
 
-def _section(answer: Answer) -> Section:
+def _section(answer: QueryMatches) -> Section:
     names = ", ".join(f"`{name}`" for name in answer.left_out)
     return Section(answer.query, answer.grids, f"Left out, as it is the query itself: {names}." if names else "")
 
 
-class _Same:
-    """Which images are the very file of a query: the same bytes, wherever they lie."""
-
-    def __init__(self, pictures: Sequence[Picture]) -> None:
-        self.pictures = pictures
-        self.by_size: dict[int, list[int]] = {}
-        for number, picture in enumerate(pictures):
-            self.by_size.setdefault(_size(picture), []).append(number)
-
-    def files(self, query: str) -> list[int]:
-        alike = self.by_size.get(os.path.getsize(query), ())
-        return [at for at in alike if filecmp.cmp(query, str(self.pictures[at].path), shallow=False)]
+def _same_bytes(query: str, images: Gallery, candidates: Sequence[int]) -> list[int]:
+    """Which of the candidates, images of the query's size in bytes, are the very file of the query."""
+    return [at for at in candidates if filecmp.cmp(query, str(images.pictures[at].path), shallow=False)]
 
 
-def _size(picture: Picture) -> int:
+def _file_size(picture: Picture) -> int:
     """Bytes of its file; -1 where that is gone, -2 where it never was one."""
     if picture.path is None:
         return -2
@@ -176,11 +172,11 @@ def _size(picture: Picture) -> int:
         return -1
 
 
-def _choose(query: Gallery, images: Gallery, recipe: Recipe, own: Sequence[int]) -> list[tuple[int, int]]:
-    """The best images for one query but for those that are it."""
+def _choose(query: Gallery, images: Gallery, options: SearchOptions, own: Sequence[int]) -> list[tuple[int, int]]:
+    """The best images for one query, without those that are the query itself."""
     ends = (query.embeddings.cpu(), images.embeddings.cpu())
-    ranked = choose((1, len(images)), ends, recipe.score, recipe.top + len(own), None)[:, 1].tolist()
-    kept = [number for number in ranked if number not in own][: recipe.top]
+    ranked = choose((1, len(images)), ends, options.score, options.top + len(own), None)[:, 1].tolist()
+    kept = [number for number in ranked if number not in own][: options.top]
     if not kept:
         raise GamlensError(
             f"{query.pictures[0].path} is alone there: no other image to compare it with. --with-self keeps it."
@@ -197,11 +193,11 @@ def _matches(pair: PairExplanation) -> tuple[dict[str, Any], ...]:
 
 
 def _grids(pair: PairExplanation, score: str) -> tuple[Grid, ...]:
-    """Photos in one row and both maps of each pair under them, `ACROSS` matches a grid."""
-    query, made = small(pair.x.image(), THUMB), []
-    for start in range(0, len(pair), ACROSS):
-        line = range(start, min(start + ACROSS, len(pair)))
-        photos = {at: small(pair.y.image(at), THUMB) for at in line}
+    """Photos in one row and both maps of each pair under them, MATCHES_ACROSS matches per grid."""
+    query, made = thumbnail(pair.x.image(), MATCH_SIDE), []
+    for start in range(0, len(pair), MATCHES_ACROSS):
+        line = range(start, min(start + MATCHES_ACROSS, len(pair)))
+        photos = {at: thumbnail(pair.y.image(at), MATCH_SIDE) for at in line}
         own = Panel(query, "", pair.x.picture().name)
         rows = (
             (own, *(Panel(photo, "", pair.y.picture(at).name) for at, photo in photos.items())),
@@ -209,28 +205,19 @@ def _grids(pair: PairExplanation, score: str) -> tuple[Grid, ...]:
             (None, *(_heat(pair.x, at, query, "why, on the query") for at in line)),
         )
         heads = ("Query", *(f"{at + 1}. {score} {float(pair.scores[at]):.3f}" for at in line))
-        heads += ("",) * (ACROSS - len(line)) if start else ()
-        made.append(Grid(rows, heads, keys=KEYS if line.stop == len(pair) else ()))
+        heads += ("",) * (MATCHES_ACROSS - len(line)) if start else ()
+        made.append(Grid(rows, heads, keys=MATCH_KEYS if line.stop == len(pair) else ()))
     return tuple(made)
 
 
 def _heat(result: Explanation, at: int, photo: Image.Image, words: str) -> Panel:
-    """Row `at` over its photo made small; an empty map says so."""
-    frame = result.frames[int(result.index[at])]
-    wide, high = photo.width / frame.original[1], photo.height / frame.original[0]
-    x0, y0, x1, y1 = frame.window
-    less = replace(frame, original=(photo.height, photo.width), window=(x0 * wide, y0 * high, x1 * wide, y1 * high))
-    picture = render.overlay(photo, less.map(result.maps[at].cpu()).numpy())
-    empty = "" if result.maps[at].any() else " (no map: the same to the model)"
+    """Row `at` over a small copy of its photo; the caption of an empty map says so."""
+    frame = scaled_frame(frame_of(result, at), photo)
+    picture = render.overlay(photo, frame.map(result.maps[at].cpu()).numpy())
+    empty = " (no map: the same to the model)" if is_empty(result, at) else ""
     return Panel(picture, "", words + empty, f"match {at + 1}: {words}")
 
 
 def _picture(grids: Sequence[Grid]) -> Image.Image:
-    """The grids of one query under one another."""
-    drawn = [render.draw(grid) for grid in grids]
-    sheet = Image.new("RGB", (drawn[0].width, sum(part.height for part in drawn)), "white")
-    top = 0
-    for part in drawn:
-        sheet.paste(part, (0, top))
-        top += part.height
-    return sheet
+    """The grids of one query below one another."""
+    return render.stacked([render.draw(grid) for grid in grids], margin=0)

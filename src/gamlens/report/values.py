@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gamlens import metrics
 from gamlens.evaluation.results import Columns, Run
+from gamlens.figures.request import PAPER_N
 from gamlens.methods import METHODS
 from gamlens.metrics import Better, Difference
 
-Key = tuple[str, str]
-USUAL = 2
+ItemKey = tuple[str, str]  # an item's name, and "x" or "y" where it is a side of a pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Column:
 
     method: str
     n: int
-    keys: tuple[Key, ...]
+    keys: tuple[ItemKey, ...]
     values: Tensor
     held: Tensor
     threshold: float | None = None
@@ -70,7 +70,7 @@ def reference(found: Sequence[Column]) -> Column | None:
     """What the others are compared with: GAM at n = 2, or at its largest n; without GAM the first method."""
     own = [column for column in found if column.n > 0]
     gam = [column for column in own if column.method == "gam"]
-    usual = [column for column in gam if column.n == USUAL]
+    usual = [column for column in gam if column.n == PAPER_N]
     return next(iter(usual or sorted(gam, key=lambda column: -column.n) or own), None)
 
 
@@ -87,7 +87,7 @@ def rivals(found: Sequence[Column], base: Column, better: Better) -> list[Column
     return [*best.values(), *own]
 
 
-def aligned(base: Column, other: Column) -> tuple[tuple[Key, ...], Tensor, Tensor]:
+def aligned(base: Column, other: Column) -> tuple[tuple[ItemKey, ...], Tensor, Tensor]:
     """The items that both have and that count, with both values."""
     good = (base.used & ~base.values.isnan()).tolist()
     theirs_good = (~other.values.isnan()).tolist()

@@ -19,7 +19,6 @@ from gamlens.sanity.parameters import Outcome, summary
 from gamlens.sanity.randomise import MODES
 
 Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
-GREY = (96, 96, 104)
 THUMB = 224
 
 
@@ -77,25 +76,28 @@ def curve_table(outcome: Outcome) -> Cells:
 def curves(outcome: Outcome) -> Image.Image:
     """A plot a method and measure: similarity to the original against what is random, and the level to fall to."""
     steps = ("original", *(short(part.name) for part in outcome.parts))
-    colors = dict(zip(MODES, (render.PALETTE[0], render.PALETTE[1]), strict=True))
-    rows, lines = [], []
+    rows: list[tuple[render.Panel, ...]] = []
+    lines: list[render.Series] = []
     for method in outcome.methods:
         panels = []
         for measure in SIMILARITIES:
+            means = {mode: [1.0, *(v.mean for v in outcome.curve(method, mode, measure))] for mode in MODES}
             lines = [
-                render.Curve(mode, (1.0, *(v.mean for v in outcome.curve(method, mode, measure))), colors[mode],
-                            dashed=mode != MODES[0])
-                for mode in MODES
-            ]  # fmt: skip
+                render.Series.over_names(mode, means[mode], "line" if tone == 1 else "dashed", tone=tone)
+                for tone, mode in enumerate(MODES, start=1)
+            ]
             level = next(v.level for v in outcome.verdicts if (v.method, v.measure) == (method, measure))
-            lines.append(render.Curve("level: 95 % of other images' maps lie below", (level,), GREY, dashed=True))
-            low = min(0.0, *(value for line in lines for value in line.values))
-            panels.append(render.Panel(render.plot(lines, steps, low=low, high=1.0)))
+            lines.append(
+                render.Series.over_names("level: 95 % of other images' maps lie below", [level], "level", tone=0)
+            )
+            low = min(0.0, *(value for line in lines for _, value in line.points))
+            chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=(low, 1.0))
+            panels.append(render.Panel(render.draw_chart(chart)))
         rows.append(tuple(panels))
     titles = tuple(entry.title for entry in SIMILARITIES.values())
     labels = tuple(title(method) for method in outcome.methods)
     sheet = render.draw(render.Grid(tuple(rows), titles, labels), cell=360)
-    return stacked([sheet, render.legend(lines, width=sheet.width - 32)])
+    return render.stacked([sheet, render.draw_legend(lines, width=sheet.width - 32)])
 
 
 def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0]) -> Image.Image:
@@ -137,17 +139,6 @@ def write(outcome: Outcome, folder: Path, images: Sequence[Image.Image], about: 
     except OSError as error:
         raise GamlensError(f"Cannot write to {str(folder)!r}: {error.strerror or error}.") from error
     return [*(folder / name for name in files), folder / "curves.png", *strips]
-
-
-def stacked(pictures: Sequence[Image.Image], *, margin: int = 16) -> Image.Image:
-    """Pictures below one another on white."""
-    height = sum(picture.height for picture in pictures) + margin
-    sheet = Image.new("RGB", (max(picture.width for picture in pictures), height), "white")
-    top = 0
-    for picture in pictures:
-        sheet.paste(picture, (0 if picture.width == sheet.width else margin, top))
-        top += picture.height
-    return sheet
 
 
 def _rows(outcome: Outcome) -> Cells:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from gamlens.render.blocks import embedded
-from gamlens.render.panels import Panel
+from gamlens.render.elements import Panel
+from gamlens.render.html.pictures import embedded
 
 
 def fragment(panels: Sequence[Panel], *, height: int = 220) -> str:

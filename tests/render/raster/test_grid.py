@@ -4,8 +4,8 @@ from PIL import Image
 
 from gamlens.errors import GamlensError
 from gamlens.render import Grid, Panel, draw
-from gamlens.render.grid import MARKS, layout
-from gamlens.render.lettering import ellipsized, font, plain, wrapped
+from gamlens.render.raster.grid import MARK_COLOURS, layout
+from gamlens.render.raster.lettering import ellipsized, font, plain, wrapped
 
 
 def solid(width: int, height: int, colour: str = "blue") -> Image.Image:
@@ -77,8 +77,8 @@ def test_words_are_where_they_belong_and_centred() -> None:
 def test_a_mark_is_a_frame_just_outside_the_picture(mark: str) -> None:
     sheet = draw(Grid(((Panel(solid(10, 10), mark=mark),),)), cell=100)
     pixels = np.asarray(sheet)
-    assert pixels[80, 12:17].tolist() == [[255] * 3, *[list(MARKS[mark])] * 3, [0, 0, 255]]
-    assert pixels[116:120, 60].tolist() == [*[list(MARKS[mark])] * 3, [255] * 3]
+    assert pixels[80, 12:17].tolist() == [[255] * 3, *[list(MARK_COLOURS[mark])] * 3, [0, 0, 255]]
+    assert pixels[116:120, 60].tolist() == [*[list(MARK_COLOURS[mark])] * 3, [255] * 3]
 
 
 def test_a_dark_background_gets_light_words() -> None:

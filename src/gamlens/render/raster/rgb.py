@@ -1,4 +1,4 @@
-"""Whatever picture comes in, as 8-bit RGB."""
+"""Whatever picture comes in, as 8-bit RGB; and pictures resized, beside and below one another."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from PIL import Image
 
 from gamlens.errors import GamlensError
 
-Picture = Image.Image | NDArray[Any]
+ImageLike = Image.Image | NDArray[Any]
 
 
-def rgb(image: Picture, *, background: str = "white") -> Image.Image:
+def rgb(image: ImageLike, *, background: str = "white") -> Image.Image:
     """`image` (PIL, or uint8 (H, W), (H, W, 1|3|4)) as an RGB picture; transparency shows `background`."""
     picture = image if isinstance(image, Image.Image) else _from_array(image)
     if picture.mode[0] in "IF":
@@ -41,17 +41,11 @@ def fitted(image: Image.Image, width: int, height: int) -> Image.Image:
     return image.resize(size, Image.Resampling.NEAREST if grows else Image.Resampling.LANCZOS)
 
 
-def _from_array(array: object) -> Image.Image:
-    if not isinstance(array, np.ndarray):
-        raise GamlensError(f"a picture is a PIL image or a uint8 array, found {type(array).__name__}: convert it first")
-    shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
-    if array.dtype != np.uint8 or not shaped:
-        raise GamlensError(
-            f"an image array is uint8 (H, W) or (H, W, 1|3|4), found {array.dtype} {array.shape}: "
-            "move channels last and scale to 0..255"
-        )
-    flat = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    return Image.fromarray(np.ascontiguousarray(flat))
+def thumbnail(image: Image.Image, side: int) -> Image.Image:
+    """A copy of `image` that is at most `side` wide and high; a smaller one keeps its size."""
+    copy = image.copy()
+    copy.thumbnail((side, side))
+    return copy
 
 
 def beside(pictures: Sequence[Image.Image], *, gap: int = 12) -> Image.Image:
@@ -64,3 +58,27 @@ def beside(pictures: Sequence[Image.Image], *, gap: int = 12) -> Image.Image:
         row.paste(picture, (left, 0))
         left += picture.width + gap
     return row
+
+
+def stacked(pictures: Sequence[Image.Image], *, margin: int = 16) -> Image.Image:
+    """Pictures below one another on white, with a margin at the end; narrower ones are moved right by the margin."""
+    height = sum(picture.height for picture in pictures) + margin
+    sheet = Image.new("RGB", (max(picture.width for picture in pictures), height), "white")
+    top = 0
+    for picture in pictures:
+        sheet.paste(picture, (0 if picture.width == sheet.width else margin, top))
+        top += picture.height
+    return sheet
+
+
+def _from_array(array: object) -> Image.Image:
+    if not isinstance(array, np.ndarray):
+        raise GamlensError(f"a picture is a PIL image or a uint8 array, found {type(array).__name__}: convert it first")
+    shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+    if array.dtype != np.uint8 or not shaped:
+        raise GamlensError(
+            f"an image array is uint8 (H, W) or (H, W, 1|3|4), found {array.dtype} {array.shape}: "
+            "move channels last and scale to 0..255"
+        )
+    flat = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    return Image.fromarray(np.ascontiguousarray(flat))

@@ -12,15 +12,15 @@ from PIL import Image
 
 from gamlens import render
 from gamlens.errors import GamlensError
-from gamlens.figures.request import SALIENCY, Ask, with_targets
-from gamlens.inputs.batch import Views, prepare
+from gamlens.figures.panels import SALIENCY_KEY
+from gamlens.figures.request import FigureRequest, targeted_examples
 from gamlens.render import Grid, Panel
 from gamlens.sanity.randomise import MODES, parts, states
 
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """A row: what it shows, the image, and maps (H,W) in [0,1] of the image's size, each with its name."""
+    """One row of the figure: its title, the image, and named maps (H,W) in [0,1] of the image's size."""
 
     title: str
     image: Image.Image
@@ -28,7 +28,7 @@ class Strip:
 
 
 def strips(rows: Sequence[Strip]) -> Grid:
-    """Image and maps, a row a strip; names stand over the columns where all strips share them, else under the maps."""
+    """One row per strip: image and maps. Names stand over the columns where all strips share them, else under maps."""
     if not rows or not all(strip.maps for strip in rows):
         raise GamlensError("A strip has an image and at least one map: none was given.")
     names = {tuple(name for name, _ in strip.maps) for strip in rows}
@@ -40,19 +40,19 @@ def strips(rows: Sequence[Strip]) -> Grid:
             panels.append(Panel(render.overlay(strip.image, values), caption="" if shared else name, alt=name))
         lines.append(tuple(panels))
     heads = ("Image", *shared) if shared else ()
-    return Grid(tuple(lines), heads, tuple(strip.title for strip in rows), keys=(SALIENCY,))
+    return Grid(tuple(lines), heads, tuple(strip.title for strip in rows), keys=(SALIENCY_KEY,))
 
 
-def sanity(ask: Ask) -> Grid:
+def sanity(request: FigureRequest) -> Grid:
     """GAM of the model, then with its weights made random from the head down, one part more in every column."""
-    lens, examples = ask.lens, with_targets(ask).examples
-    trained = [lens.classify(e.image, None if e.target is None else [e.target], n=ask.n) for e in examples]
+    lens, examples = request.lens, targeted_examples(request)
+    trained = [lens.classify(e.image, None if e.target is None else [e.target], n=request.n) for e in examples]
     columns = {"As trained": [result.full().numpy() for result in trained]}
-    image = prepare(examples[0].image, lens.transform, Views()).batches[0]
+    image = lens.prepare(examples[0].image).batches[0]
     for state in states(lens, parts(lens, image), modes=MODES[:1]):
         name = f"{'' if state.step == 1 else '+ '}{state.part} random"
         columns[name] = [
-            state.lens.classify(example.image, result.targets.tolist(), n=ask.n).full().numpy()
+            state.lens.classify(example.image, result.targets.tolist(), n=request.n).full().numpy()
             for example, result in zip(examples, trained, strict=True)
         ]
     return strips(

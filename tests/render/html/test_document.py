@@ -12,7 +12,7 @@ from PIL import Image
 
 from gamlens.errors import GamlensError
 from gamlens.render import Bars, Block, Grid, Page, Panel, Section, Table, Text, html, write
-from gamlens.render.markup import bare, inline, slug
+from gamlens.render.inline import bare, inline, slug
 
 EVIL = '<script>alert("x")</script>" onload="y'
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 900, 3), dtype=np.uint8))

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gamlens.errors import GamlensError, near
-
-RGB = tuple[int, int, int]
+from gamlens.render.elements import RGB
 
 COLORMAPS: dict[str, tuple[RGB, ...]] = {
     "ember": ((26, 12, 58), (92, 20, 112), (168, 32, 116), (226, 72, 72), (250, 138, 44), (255, 196, 72),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -9,8 +10,9 @@ from PIL import Image
 
 from gamlens.errors import GamlensError
 
-Cell: TypeAlias = str | int | float
+TableCell: TypeAlias = str | int | float
 RGB: TypeAlias = tuple[int, int, int]
+BoxCorners: TypeAlias = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,11 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """A colour scale with what its ends mean; `over`: as its colours look over a grey photo."""
+class ScaleKey:
+    """The key of a colour map: what it shows and what its ends mean.
+
+    `over` shows the colours as they look over a grey photo.
+    """
 
     label: str
     low: str = "0"
@@ -36,8 +41,8 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line drawn into the pictures, and what it means."""
+class LineKey:
+    """The key of a line that is drawn into pictures: what the line means and how it looks."""
 
     label: str
     colour: RGB
@@ -48,8 +53,8 @@ class Line:
 class Grid:
     """Rows of panels (None leaves a cell empty), with column heads and row labels.
 
-    `groups` are heads over several columns (text, how many); `widths` are the columns' relative widths in print;
-    `breaks` are the rows that a new part begins with; `keys` explain colours and lines, under the grid.
+    `groups` are heads over several columns: (text, number of columns). `widths` are the columns' relative widths in
+    print. `breaks` are the indices of rows that begin a new part. `keys` explain colours and lines under the grid.
     """
 
     rows: tuple[tuple[Panel | None, ...], ...]
@@ -59,7 +64,7 @@ class Grid:
     groups: tuple[tuple[str, int], ...] = ()
     widths: tuple[float, ...] = ()
     breaks: tuple[int, ...] = ()
-    keys: tuple[Scale | Line, ...] = ()
+    keys: tuple[ScaleKey | LineKey, ...] = ()
 
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.rows):
@@ -79,7 +84,7 @@ class Grid:
 
     @property
     def tallness(self) -> tuple[float, ...]:
-        """For each row, height over width of its equal cells: that of its tallest picture, at most 1."""
+        """For each row the height over width of its cells, which are equal: that of its tallest picture, at most 1."""
         return tuple(
             min(1.0, max((panel.image.height / panel.image.width for panel in row if panel), default=1.0))
             for row in self.rows
@@ -95,10 +100,10 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table to sort; a column of numbers, or of strings that begin with one, is set to the right."""
+    """A table that readers can sort. A column of numbers, or of strings that begin with one, is right-aligned."""
 
     header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -122,24 +127,35 @@ class Heading:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of a chart under one name: joined, apart, or marks with a whisker (`spread`: low and high of each).
+    """Points (x, y) of a chart under one name.
 
-    `tone` picks a colour (0 is grey); `ring` is the number of a point to stand out.
+    `kind`: points joined by a line ("line", "dashed", "dotted"), points alone ("dots"), large points with whiskers
+    ("marks"), or a dashed line at the y of the first point across the whole chart ("level"). `spread` is (low, high)
+    for each point: the ends of its whisker, or a band around a line. `tone` is the number of a colour (0 is grey);
+    `ring` is the index of a point of a line that is circled. A point that is not finite leaves a gap.
     """
 
     name: str
     points: tuple[tuple[float, float], ...]
-    kind: Literal["line", "dashed", "dotted", "dots", "marks"] = "line"
+    kind: Literal["line", "dashed", "dotted", "dots", "marks", "level"] = "line"
     tone: int = 1
     spread: tuple[tuple[float, float], ...] = ()
     ring: int | None = None
 
+    @classmethod
+    def over_names(
+        cls, name: str, values: Sequence[float], kind: Literal["line", "dashed", "level"] = "line", *, tone: int = 1
+    ) -> Series:
+        """One value per name of a chart with `names`, at x = 0, 1, 2, ..."""
+        return cls(name, tuple((float(step), value) for step, value in enumerate(values)), kind, tone)
+
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its axes' names; `names` stand at x = 0, 1, 2 ... in place of numbers.
+    """A chart with the names of its axes.
 
-    `diagonal` draws y = x; `zero` draws y = 0; a range is found from the points where none is given.
+    `names` stand at x = 0, 1, 2, ... in place of numbers; the points of lines over names are marked. `diagonal` draws
+    y = x and `zero` draws y = 0. Axes run from round number to round number around the given range or the points.
     """
 
     title: str
@@ -153,10 +169,19 @@ class Chart:
     diagonal: bool = False
     zero: bool = False
 
+    def __post_init__(self) -> None:
+        for series in self.series if self.names else ():
+            furthest = max((x for x, _ in series.points), default=0.0)
+            if furthest > len(self.names) - 0.5:
+                raise GamlensError(
+                    f"the series {series.name!r} has a point at x = {furthest:g}, and the chart has {len(self.names)} "
+                    "names: give one value per name"
+                )
+
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side, as many as there is room for."""
+    """Charts side by side, as many as the page has room for."""
 
     items: tuple[Chart, ...]
 

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from gamlens.errors import GamlensError
-from gamlens.render import Grid, Line, Page, Panel, Scale, Section, boxed, draw, html, lut, outlined, typeset
-from gamlens.render.grid import layout
-from gamlens.render.keys import arranged, colours, extent
-from gamlens.render.lettering import fitting, font, wrapped
+from gamlens.render import Grid, LineKey, Page, Panel, ScaleKey, Section, boxed, draw, html, lut, outlined, typeset
+from gamlens.render.raster.grid import layout
+from gamlens.render.raster.keys import arranged, extent, ramp
+from gamlens.render.raster.lettering import fitting, font, wrapped
 
 BLUE = (0, 0, 255)
 
@@ -53,7 +53,7 @@ def test_a_break_parts_rows_with_a_rule() -> None:
 
 
 def test_keys_lie_under_the_grid_in_lines_that_fit() -> None:
-    keys = (Scale("Saliency"), Line("predicted", (1, 2, 3)), Line("true", (250, 9, 9), dashed=True))
+    keys = (ScaleKey("Saliency"), LineKey("predicted", (1, 2, 3)), LineKey("true", (250, 9, 9), dashed=True))
     wide = layout(Grid(((Panel(solid(10, 10)),),), keys=keys), cell=600)
     narrow = layout(Grid(((Panel(solid(10, 10)),),), keys=keys), cell=180)
     assert [len(line) for line in wide.keys] == [3]
@@ -67,7 +67,7 @@ def test_keys_lie_under_the_grid_in_lines_that_fit() -> None:
 
 
 def test_a_scale_over_photos_shows_what_overlays_show() -> None:
-    plain, over = colours(Scale("a")), colours(Scale("a", over=True))
+    plain, over = ramp(ScaleKey("a")), ramp(ScaleKey("a", over=True))
     assert (np.asarray(plain)[0] == lut("ember")).all()
     assert len(set(over.getpixel((0, 0)))) == 1
     assert np.ptp(np.asarray(over.getpixel((255, 0)), dtype=int)) > 60
@@ -76,7 +76,7 @@ def test_a_scale_over_photos_shows_what_overlays_show() -> None:
 @pytest.mark.parametrize(("columns", "inches", "expected"), [(3, None, 3.5), (6, None, 7.16), (2, 5.0, 5.0)])
 def test_typeset_is_as_wide_as_asked(columns: int, inches: float | None, expected: float) -> None:
     row = tuple(Panel(solid(30, 20)) for _ in range(columns))
-    grid = Grid((row, row), tuple(f"Method {n}" for n in range(columns)), ("a row", "another"), keys=(Scale("Map"),))
+    grid = Grid((row, row), tuple(f"Method {n}" for n in range(columns)), ("a row", "another"), keys=(ScaleKey("Map"),))
     picture = typeset(grid, inches=inches, dpi=150)
     assert abs(picture.width - 150 * expected) <= columns + 2
     with pytest.raises(GamlensError, match="72 to 1200"):
@@ -122,7 +122,7 @@ def test_boxes_and_outlines_in_colour() -> None:
 
 def test_groups_and_keys_reach_the_page() -> None:
     panel = Panel(solid(80, 80))
-    keys = (Scale("Map <1>", "low", "high"), Line("true", (1, 2, 3), dashed=True))
+    keys = (ScaleKey("Map <1>", "low", "high"), LineKey("true", (1, 2, 3), dashed=True))
     grid = Grid(((panel, panel),), ("a", "b"), groups=(("both <2>", 2),), keys=keys)
     page = html(Page("p", sections=(Section("s", (grid,)),)))
     assert 'style="grid-column:span 2">both &lt;2&gt;</div>' in page

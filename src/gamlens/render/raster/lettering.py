@@ -8,7 +8,7 @@ from functools import cache
 
 from PIL import ImageFont
 
-from gamlens.render.markup import bare
+from gamlens.render.inline import bare
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 LEADING = 1.3

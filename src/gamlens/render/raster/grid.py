@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from PIL import Image, ImageColor, ImageDraw
 
 from gamlens.errors import GamlensError
-from gamlens.render import keys
-from gamlens.render.images import fitted, rgb
-from gamlens.render.layout import CAPTION, TITLE, Layout, deepest, layout, line, spans
-from gamlens.render.lettering import font
-from gamlens.render.panels import RGB, Grid, Panel
+from gamlens.render.elements import RGB, Grid, Panel
+from gamlens.render.raster import keys
+from gamlens.render.raster.grid_layout import CAPTION_SIZE, TITLE_SIZE, GridLayout, deepest, layout, line, spans
+from gamlens.render.raster.lettering import font
+from gamlens.render.raster.rgb import fitted, rgb
 
-MARKS = {"good": (22, 143, 96), "bad": (196, 38, 46)}
-RULE = (198, 198, 204)
-COLUMN, FULL = 3.5, 7.16
-_PRINT = 145  # dots an inch at which scale 1 sets captions in 6.5 points and heads in 7.5
+MARK_COLOURS = {"good": (22, 143, 96), "bad": (196, 38, 46)}
+RULE_COLOUR = (198, 198, 204)
+COLUMN_INCHES, PAGE_INCHES = 3.5, 7.16
+_PRINT_DPI = 145  # dots an inch at which scale 1 sets captions in 6.5 points and heads in 7.5
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,17 @@ def draw(
     _heads(grid, place, ink, scale)
     _labels(sheet, place, ink, tight, background)
     for number in (row for row in grid.breaks if 0 < row < len(place.cells)):
-        middle = (place.space.gap + place.space.apart) // 2 + deepest(place.titles[number]) * line(CAPTION * scale)
+        middle = (place.space.gap + place.space.apart) // 2 + deepest(place.titles[number]) * line(CAPTION_SIZE * scale)
         above, right = place.cells[number][0][1] - middle, place.size[0] - place.space.margin
-        ink.pen.line((place.cells[0][0][0], above, right, above), RULE, max(1, round(scale)))
+        ink.pen.line((place.cells[0][0][0], above, right, above), RULE_COLOUR, max(1, round(scale)))
     rows = zip(grid.rows, place.heights, place.cells, place.titles, place.captions, strict=True)
     for row, height, corners, above_, below in rows:
         cells = zip(row, corners, place.widths, above_, below, strict=False)
         for panel, (x, y), width, over, under in cells:
-            ink.write(over, x + width / 2, y - line(CAPTION * scale) - 3 * scale, CAPTION * scale, "ma", bold=True)
-            ink.write(under, x + width / 2, y + height + 6 * scale, CAPTION * scale, "ma")
+            ink.write(
+                over, x + width / 2, y - line(CAPTION_SIZE * scale) - 3 * scale, CAPTION_SIZE * scale, "ma", bold=True
+            )
+            ink.write(under, x + width / 2, y + height + 6 * scale, CAPTION_SIZE * scale, "ma")
             if panel:
                 _put(sheet, panel, (x, y), (width, height), background, scale)
     keys.put(sheet, place.keys, (place.cells[0][0][0], place.keys_top), scale, dark, soft)
@@ -71,8 +73,8 @@ def typeset(grid: Grid, *, inches: float | None = None, dpi: int = 200) -> Image
     """
     if not 72 <= dpi <= 1200 or (inches is not None and not 1 <= inches <= 40):
         raise GamlensError(f"a figure is 1 to 40 inches wide at 72 to 1200 dots an inch, found {inches} at {dpi}")
-    wanted = round((inches or (COLUMN if grid.width <= 4 else FULL)) * dpi)
-    scale = dpi / _PRINT
+    wanted = round((inches or (COLUMN_INCHES if grid.width <= 4 else PAGE_INCHES)) * dpi)
+    scale = dpi / _PRINT_DPI
     cell = 0.9 * wanted / grid.width / scale
     for _ in range(6):
         found = layout(grid, cell=max(16, round(cell)), scale=scale, tight=True).size[0]
@@ -80,21 +82,21 @@ def typeset(grid: Grid, *, inches: float | None = None, dpi: int = 200) -> Image
     return draw(grid, cell=max(16, round(cell)), scale=scale, tight=True)
 
 
-def _heads(grid: Grid, place: Layout, ink: Ink, scale: float) -> None:
+def _heads(grid: Grid, place: GridLayout, ink: Ink, scale: float) -> None:
     """The title, the heads of groups with a rule under each, the heads of columns."""
     margin, head = place.space.margin, place.head
-    ink.write(place.title, margin, margin, TITLE * scale, "la", bold=True)
+    ink.write(place.title, margin, margin, TITLE_SIZE * scale, "la", bold=True)
     lefts = [x for x, _ in place.cells[0]]
     for (_, start, end), lines in zip(spans(grid, lefts, place.widths), place.groups, strict=True):
         ink.write(lines, (start + end) / 2, place.groups_top, head, "ma", bold=True)
         y = place.groups_top + line(head) + round(2 * scale)
-        ink.pen.line((start, y, end - 1, y), RULE, max(1, round(scale)))
+        ink.pen.line((start, y, end - 1, y), RULE_COLOUR, max(1, round(scale)))
     for x, width, lines in zip(lefts, place.widths, place.heads, strict=False):
         shift = (deepest(place.heads) - len(lines)) * line(head)
         ink.write(lines, x + width / 2, place.heads_top + shift, head, "ma", bold=True)
 
 
-def _labels(sheet: Image.Image, place: Layout, ink: Ink, tight: bool, ground: str) -> None:
+def _labels(sheet: Image.Image, place: GridLayout, ink: Ink, tight: bool, ground: str) -> None:
     gap = place.space.gap
     for height, corners, lines in zip(place.heights, place.cells, place.labels, strict=False):
         left, top = corners[0]
@@ -123,14 +125,14 @@ def _put(
         return
     pen, line = ImageDraw.Draw(sheet), max(2, round(3 * scale))
     frame = (x - line, y - line, x + picture.width + line - 1, y + picture.height + line - 1)
-    pen.rectangle(frame, outline=MARKS[panel.mark], width=line)
+    pen.rectangle(frame, outline=MARK_COLOURS[panel.mark], width=line)
     right, top = min(frame[2] - 5 * scale, sheet.width - 10 * scale), max(frame[1] + 5 * scale, 10 * scale)
     _badge(pen, panel.mark, right, top, 9 * scale)
 
 
 def _badge(pen: ImageDraw.ImageDraw, mark: str, x: float, y: float, radius: float) -> None:
     """A tick or a cross on a disc, so that the mark survives a grey print."""
-    pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=MARKS[mark])
+    pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=MARK_COLOURS[mark])
     strokes = (
         [((-0.45, 0.05), (-0.12, 0.4), (0.48, -0.35))]
         if mark == "good"

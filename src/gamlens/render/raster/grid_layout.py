@@ -5,39 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gamlens.errors import GamlensError
-from gamlens.render.keys import arranged
-from gamlens.render.lettering import LEADING, Font, fitting, font, wrapped
-from gamlens.render.panels import Grid, Line, Scale
+from gamlens.render.elements import Grid, LineKey, ScaleKey
+from gamlens.render.raster.keys import arranged
+from gamlens.render.raster.lettering import LEADING, Font, fitting, font, wrapped
 
-TITLE, HEAD, CAPTION = 19, 15, 13
+TITLE_SIZE, HEAD_SIZE, CAPTION_SIZE = 19, 15, 13
 
 Texts = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Space:
+class Spacing:
     """Room around the grid, between cells, and between parts, at scale 1."""
 
     margin: int
     gap: int
     apart: int
 
-    def times(self, scale: float) -> Space:
-        return Space(round(self.margin * scale), round(self.gap * scale), round(self.apart * scale))
+    def times(self, scale: float) -> Spacing:
+        return Spacing(round(self.margin * scale), round(self.gap * scale), round(self.apart * scale))
 
 
-WIDE, TIGHT = Space(16, 14, 14), Space(3, 6, 10)
+WIDE, TIGHT = Spacing(16, 14, 14), Spacing(3, 6, 10)
 
 
 @dataclass(frozen=True)
-class Layout:
+class GridLayout:
     """Where things go, in pixels: `cells[row][column]` is the (left, top) of a cell's picture area.
 
     A column is `widths[column]` wide; a row is `heights[row]` high.
     """
 
     size: tuple[int, int]
-    space: Space
+    space: Spacing
     head: float
     label: float
     widths: tuple[int, ...]
@@ -52,7 +52,7 @@ class Layout:
     labels: Texts
     captions: list[Texts]
     titles: list[Texts]
-    keys: list[list[Scale | Line]]
+    keys: list[list[ScaleKey | LineKey]]
 
 
 def line(size: float) -> int:
@@ -64,7 +64,7 @@ def deepest(texts: Texts) -> int:
     return max((len(lines) for lines in texts), default=0)
 
 
-def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False) -> Layout:
+def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False) -> GridLayout:
     """The geometry of `grid` with pictures at most `cell` x `cell`, everything multiplied by `scale`.
 
     `tight`, for print: little room between pictures, row labels run upwards, heads and labels shrink to fit.
@@ -75,9 +75,9 @@ def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = Fal
         raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
     space, pad = (TIGHT if tight else WIDE).times(scale), round(6 * scale)
     widths, heights = _widths(grid, cell * scale), _heights(grid, cell * scale)
-    title, caption = font(TITLE * scale), font(CAPTION * scale)
-    size = fitting(grid.columns, widths, HEAD * scale) if tight else HEAD * scale
-    label = fitting(grid.labels, heights, HEAD * scale) if tight else HEAD * scale
+    title, caption = font(TITLE_SIZE * scale), font(CAPTION_SIZE * scale)
+    size = fitting(grid.columns, widths, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
+    label = fitting(grid.labels, heights, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
     labels, room = _labels(grid, heights, label, cell * scale, tight, space)
     lefts = _lefts(grid, widths, space.margin + room, space)
     right = lefts[-1] + widths[-1] + space.margin
@@ -87,15 +87,15 @@ def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = Fal
     captions = _panel_text(grid, "caption", caption, widths, 3)
     titles = _panel_text(grid, "title", caption, widths, 1)
 
-    groups_top = space.margin + (len(name) * line(TITLE * scale) + pad if name else 0)
+    groups_top = space.margin + (len(name) * line(TITLE_SIZE * scale) + pad if name else 0)
     heads_top = groups_top + (line(size) + pad if deepest(groups) else 0)
     top = heads_top + (deepest(heads) * line(size) + pad if deepest(heads) else 0)
     tops, bottom = _tops(grid, heights, titles, captions, top, scale, space)
     keys = arranged(grid.keys, right - space.margin - lefts[0], scale)
     keys_top = bottom + max(space.gap, round(10 * scale))
-    bottom = keys_top + len(keys) * line(CAPTION * scale) + (len(keys) - 1) * pad if keys else bottom
+    bottom = keys_top + len(keys) * line(CAPTION_SIZE * scale) + (len(keys) - 1) * pad if keys else bottom
     cells = tuple(tuple((left, y) for left in lefts) for y in tops)
-    return Layout((right, bottom + space.margin), space, size, label, widths, heights, cells, groups_top, heads_top,
+    return GridLayout((right, bottom + space.margin), space, size, label, widths, heights, cells, groups_top, heads_top,
                   keys_top, name, groups, heads, labels, captions, titles, keys)  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def _heights(grid: Grid, cell: float) -> tuple[int, ...]:
 
 
 def _labels(
-    grid: Grid, heights: tuple[int, ...], size: float, cell: float, tight: bool, space: Space
+    grid: Grid, heights: tuple[int, ...], size: float, cell: float, tight: bool, space: Spacing
 ) -> tuple[Texts, int]:
     """The row labels in lines, and the room they take at the left."""
     face = font(size)
@@ -138,7 +138,7 @@ def _labels(
     return labels, deep + space.gap if deep else 0
 
 
-def _lefts(grid: Grid, widths: tuple[int, ...], left: int, space: Space) -> list[int]:
+def _lefts(grid: Grid, widths: tuple[int, ...], left: int, space: Spacing) -> list[int]:
     starts, at = set(), 0
     for _, count in grid.groups:
         starts.add(at)
@@ -158,10 +158,10 @@ def _tops(
     captions: list[Texts],
     top: int,
     scale: float,
-    space: Space,
+    space: Spacing,
 ) -> tuple[list[int], int]:
     """The top of every row's pictures, and where the last row ends."""
-    pad, gap, step = round(6 * scale), space.gap, line(CAPTION * scale)
+    pad, gap, step = round(6 * scale), space.gap, line(CAPTION_SIZE * scale)
     tops = []
     for number, (height, above, below) in enumerate(zip(heights, titles, captions, strict=True)):
         top += space.apart if number in grid.breaks else 0

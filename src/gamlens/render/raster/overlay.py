@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from gamlens.errors import GamlensError, near
-from gamlens.render.colors import levels, lut, strength
-from gamlens.render.images import Picture, rgb
+from gamlens.render.elements import RGB, BoxCorners
+from gamlens.render.raster.colormaps import levels, lut, strength
+from gamlens.render.raster.rgb import ImageLike, rgb
 
-Box = tuple[float, float, float, float]
 Floats = NDArray[np.float32]
 
-RGB = tuple[int, int, int]
-LIGHT: RGB = (255, 255, 255)
-DARK: RGB = (18, 18, 22)
+OUTLINE_LIGHT: RGB = (255, 255, 255)
+OUTLINE_DARK: RGB = (18, 18, 22)
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _STRIP = 1 << 18
 
@@ -59,12 +58,12 @@ STYLES: dict[str, Callable[[str, float], Blend]] = {"heat": _heat, "spotlight": 
 
 
 def overlay(
-    image: Picture,
+    image: ImageLike,
     map: NDArray[Any],
     *,
     opacity: float = 0.7,
     cmap: str = "ember",
-    boxes: Iterable[Box] = (),
+    boxes: Iterable[BoxCorners] = (),
     mask: NDArray[np.bool_] | None = None,
     style: str = "heat",
 ) -> Image.Image:
@@ -118,7 +117,12 @@ def _thickness(width: int, height: int, thick: float = 1) -> int:
 
 
 def boxed(
-    image: Picture, boxes: Iterable[Box], *, colour: RGB = LIGHT, dashed: bool = False, thick: float = 1
+    image: ImageLike,
+    boxes: Iterable[BoxCorners],
+    *,
+    colour: RGB = OUTLINE_LIGHT,
+    dashed: bool = False,
+    thick: float = 1,
 ) -> Image.Image:
     """A copy of `image` with boxes drawn into it: in a colour, dashed or not, `thick` times the usual line."""
     picture = rgb(image).copy()
@@ -127,7 +131,9 @@ def boxed(
     return picture
 
 
-def outlined(image: Picture, mask: NDArray[np.bool_], *, colour: RGB = LIGHT, thick: float = 1) -> Image.Image:
+def outlined(
+    image: ImageLike, mask: NDArray[np.bool_], *, colour: RGB = OUTLINE_LIGHT, thick: float = 1
+) -> Image.Image:
     """A copy of `image` with the border of `mask` (H, W) drawn into it."""
     picture = rgb(image)
     _same_size("mask", np.shape(mask), picture)
@@ -136,7 +142,9 @@ def outlined(image: Picture, mask: NDArray[np.bool_], *, colour: RGB = LIGHT, th
     return Image.fromarray(pixels)
 
 
-def _draw_box(picture: Image.Image, box: Box, colour: RGB = LIGHT, *, dashed: bool = False, thick: float = 1) -> None:
+def _draw_box(
+    picture: Image.Image, box: BoxCorners, colour: RGB = OUTLINE_LIGHT, *, dashed: bool = False, thick: float = 1
+) -> None:
     """A light line between two dark ones, inside the box; a side outside the picture moves to its edge."""
     x0, y0, x1, y1 = (float(side) for side in box)
     if not (np.isfinite((x0, y0, x1, y1)).all() and x0 < x1 and y0 < y1):
@@ -146,7 +154,7 @@ def _draw_box(picture: Image.Image, box: Box, colour: RGB = LIGHT, *, dashed: bo
     light = _thickness(*picture.size, thick)
     dark = max(1, light // 2)
     draw = ImageDraw.Draw(picture)
-    for inset, paint, width in ((0, DARK, light + 2 * dark), (dark, colour, light)):
+    for inset, paint, width in ((0, OUTLINE_DARK, light + 2 * dark), (dark, colour, light)):
         corners = (left + inset, top + inset, right - inset, bottom - inset)
         if corners[0] <= corners[2] and corners[1] <= corners[3]:
             draw.rectangle(corners, outline=paint, width=width)
@@ -160,15 +168,15 @@ def _cut(draw: ImageDraw.ImageDraw, corners: tuple[int, int, int, int], light: i
     piece = 5 * light
     for start in range(x0 + piece, x1 - piece, 2 * piece):
         end = min(start + piece, x1 - piece) - 1
-        draw.rectangle((start, y0, end, y0 + light - 1), fill=DARK)
-        draw.rectangle((start, y1 - light + 1, end, y1), fill=DARK)
+        draw.rectangle((start, y0, end, y0 + light - 1), fill=OUTLINE_DARK)
+        draw.rectangle((start, y1 - light + 1, end, y1), fill=OUTLINE_DARK)
     for start in range(y0 + piece, y1 - piece, 2 * piece):
         end = min(start + piece, y1 - piece) - 1
-        draw.rectangle((x0, start, x0 + light - 1, end), fill=DARK)
-        draw.rectangle((x1 - light + 1, start, x1, end), fill=DARK)
+        draw.rectangle((x0, start, x0 + light - 1, end), fill=OUTLINE_DARK)
+        draw.rectangle((x1 - light + 1, start, x1, end), fill=OUTLINE_DARK)
 
 
-def _outline(pixels: NDArray[np.uint8], mask: NDArray[np.bool_], colour: RGB = LIGHT, thick: float = 1) -> None:
+def _outline(pixels: NDArray[np.uint8], mask: NDArray[np.bool_], colour: RGB = OUTLINE_LIGHT, thick: float = 1) -> None:
     """Draw the inner border of `mask` (H, W) into `pixels`: a light line, a dark one inside it."""
     if not mask.any():
         return
@@ -179,7 +187,7 @@ def _outline(pixels: NDArray[np.uint8], mask: NDArray[np.bool_], colour: RGB = L
     middle = _eroded(outer, light)
     inner = _eroded(middle, max(1, light // 2))
     pixels[window][outer & ~middle] = colour
-    pixels[window][middle & ~inner] = DARK
+    pixels[window][middle & ~inner] = OUTLINE_DARK
 
 
 def _eroded(mask: NDArray[np.bool_], times: int) -> NDArray[np.bool_]:

@@ -4,16 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import cache
 from html import escape
+from importlib import resources
 from pathlib import Path
 
 from gamlens.errors import GamlensError
-from gamlens.render.assets import CSS, JS
-from gamlens.render.blocks import block
-from gamlens.render.markup import bare, paragraphs, slug
-from gamlens.render.panels import Page, Section
+from gamlens.render.elements import Bars, Block, Chart, Charts, Grid, Heading, Page, Panel, Section, Table, Text
+from gamlens.render.html.pictures import grid_html, single_html
+from gamlens.render.html.svg_chart import chart_html
+from gamlens.render.html.tables import bars_html, table_html
+from gamlens.render.inline import bare, inline, paragraphs, slug
 
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+PAGE_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file that lies beside this module: the style sheet or the script of every page."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def block_html(block: Block) -> str:
+    """The HTML of any block."""
+    match block:
+        case Panel():
+            return single_html(block)
+        case Grid():
+            return grid_html(block)
+        case Bars():
+            return bars_html(block)
+        case Table():
+            return table_html(block)
+        case Text():
+            return paragraphs(block.text)
+        case Heading():
+            return f"<h3>{inline(block.text)}</h3>"
+        case Chart():
+            return chart_html(block)
+        case Charts():
+            return f'<div class="charts">{"".join(map(chart_html, block.items))}</div>'
 
 
 def _anchors(page: Page) -> list[str]:
@@ -33,14 +63,14 @@ def _section(section: Section, anchor: str) -> str:
         f'<section id="{anchor}" aria-labelledby="{anchor}-title">',
         f'<h2 id="{anchor}-title">{escape(section.title)}</h2>',
         paragraphs(section.lead, kind="lead"),
-        *map(block, section.blocks),
+        *map(block_html, section.blocks),
         "</section>",
     ]
     return "\n".join(filter(None, parts))
 
 
 def html(page: Page) -> str:
-    """`page` as HTML5 that needs no network: styles, script and pictures inside."""
+    """`page` as HTML5 that needs no network: styles, script and pictures are inside."""
     anchors = _anchors(page)
     links = "".join(
         f'<li><a href="#{anchor}">{escape(section.title)}</a></li>'
@@ -55,10 +85,11 @@ def html(page: Page) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="description" content="{escape(bare(page.lead))}">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{PAGE_POLICY}">
 <title>{escape(page.title)}</title>
 <link rel="icon" href="data:,">
-<style>{CSS}</style>
+<style>
+{asset("page.css")}</style>
 </head>
 <body>
 <header>
@@ -70,14 +101,15 @@ def html(page: Page) -> str:
 {sections}
 </main>
 {footer}
-<script>{JS}</script>
+<script>
+{asset("page.js")}</script>
 </body>
 </html>
 """
 
 
 def write(page: Page, path: str | Path) -> Path:
-    """Write `page` to `path`: the whole file or nothing; an earlier file stays until then."""
+    """Write `page` to `path`, which it returns: the whole file or nothing, and an earlier file stays until then."""
     target = Path(path)
     text = html(page)
     try:

@@ -1,0 +1,125 @@
+"""Figures of pairs: three methods side by side, Grad-CAM++'s overflow, negative gradients, blocks one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gamlens.explanation import Explanation
+from gamlens.figures.evidence import draw_evidence, hides_most
+from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, aspects, frame_of, heat, is_empty, photo, plain_map
+from gamlens.figures.request import COMPARED, FigureRequest, example_pairs, require_several_blocks
+from gamlens.inputs.transform import Frame
+from gamlens.render import Grid, LineKey, Panel, ScaleKey
+
+LITERAL = "grad_cam_pp_literal"
+SUMS_KEY = ScaleKey("Sums over channels", "0", "largest")
+ThreeMaps = tuple[Tensor, Tensor, Tensor]
+
+
+def cosine(request: FigureRequest) -> Grid:
+    """GAM, Grad-CAM and Grad-CAM++ by cosine, two rows per pair; a Grad-CAM that hides most evidence is marked."""
+    return _methods_beside(replace(request, score="cosine"), COMPARED)
+
+
+def dot(request: FigureRequest) -> Grid:
+    """The same by dot product, with Grad-CAM++ as it was published, which overflows."""
+    return _methods_beside(replace(request, score="dot"), (*COMPARED, LITERAL))
+
+
+def overflow(request: FigureRequest) -> Grid:
+    """GAM's last block beside the published Grad-CAM++ by dot product; a map with nothing in it is marked."""
+    return _methods_beside(replace(request, score="dot", n=1, others=1), ("gam", LITERAL))
+
+
+def negative(request: FigureRequest) -> Grid:
+    """Why Grad-CAM fails by cosine: activations, gradient sums, P and N of Eq. 4, and the pixels it hides."""
+    names = ("Photo", "GAM", "Grad-CAM", "Activations", "Gradients > 0", "Gradients < 0", "P", "|N|", "Hidden")
+    columns: list[list[Panel]] = []
+    groups = []
+    for x, y in example_pairs(request):
+        trace = request.lens.trace_pair(x.image, y.image, n=1)
+        gam, cam = (trace.explain(name, 1, score=request.score) for name in ("gam", "grad_cam"))
+        groups.append((f"{request.score} {float(gam.scores[0]):.2f}", 2))
+        for own, other, side in zip((gam.x, gam.y), (cam.x, cam.y), trace.sides(request.score), strict=True):
+            evidence = side.evidence()
+            columns.append(_diagnosis(own, other, side.sums(), evidence, evidence.hidden_share))
+    keys = (SALIENCY_KEY, SUMS_KEY, LineKey("hidden: |N| >= P", PREDICTED_INK))
+    cells = tuple(zip(*columns, strict=True))
+    return Grid(cells, labels=names, groups=tuple(groups), widths=aspects(cells[0]), keys=keys)
+
+
+def layers(request: FigureRequest) -> Grid:
+    """Each block of a pair: its map, activations, gradients; and the mean over the last n blocks, n = 1, 2, ..."""
+    require_several_blocks(request.lens)
+    x, y = example_pairs(request)[0]
+    trace = request.lens.trace_pair(x.image, y.image, n=min(4, len(request.lens.blocks)))
+    rows, labels = [], []
+    for place, name in enumerate(reversed(trace.blocks)):
+        pair = trace.explain("gam", place + 1, score=request.score)
+        both = (pair.x, pair.y)
+        sums = [side.sums(name) for side in trace.sides(request.score)]
+        frames = [frame_of(result) for result in both]
+        rows.append(
+            (
+                *(heat(result, block=name) for result in both),
+                *(_on_own_scale(part.activation[0], frame) for part, frame in zip(sums, frames, strict=True)),
+                *(_on_own_scale(part.positive[0], frame) for part, frame in zip(sums, frames, strict=True)),
+                *(heat(result, caption=f"n={place + 1}") for result in both),
+            )
+        )
+        height, width = sums[0].activation.shape[1:]
+        labels.append(f"{('L', 'L-1', 'L-2', 'L-3')[place]}: {height}x{width}")
+    groups = (("Saliency", 2), ("Activations", 2), ("Gradients > 0", 2), ("Mean of the last n", 2))
+    return Grid(
+        tuple(rows), labels=tuple(labels), groups=groups, widths=aspects(rows[0]), keys=(SALIENCY_KEY, SUMS_KEY)
+    )
+
+
+def _on_own_scale(values: Tensor, frame: Frame) -> Panel:
+    return plain_map(values, float(values.max()), frame)
+
+
+def _diagnosis(gam: Explanation, cam: Explanation, sums: ThreeMaps, evidence: ThreeMaps, share: Tensor) -> list[Panel]:
+    """One image's column of the negative-gradient figure; each two parts that are compared share a scale."""
+    frame = frame_of(gam)
+    activation, rising, falling = (part[0] for part in sums)
+    top = float(torch.maximum(rising.max(), falling.max()))
+    drawn = draw_evidence(
+        evidence, gam.image(), frame, opacity=None, cmaps=("ember", "ember"), outline=PREDICTED_INK, thick=1.5
+    )
+    return [
+        photo(gam),
+        heat(gam),
+        heat(cam, mark="bad" if hides_most(share) else ""),
+        _on_own_scale(activation, frame),
+        plain_map(rising, top, frame),
+        plain_map(falling, top, frame),
+        Panel(drawn.positive),
+        Panel(drawn.negative),
+        Panel(drawn.hidden, caption=f"{100 * float(share[0]):.0f} % of P", alt="pixels that Grad-CAM hides"),
+    ]
+
+
+def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
+    """The methods beside one another, two rows per pair.
+
+    A map is framed red where it fails by a rule: nothing in it, or most of the positive evidence hidden.
+    """
+    rows, labels = [], []
+    for x, y in example_pairs(request):
+        trace = request.lens.trace_pair(x.image, y.image, n=request.most)
+        results = {name: trace.explain(name, request.blocks_of(name), score=request.score) for name in methods}
+        for side, part in zip("xy", trace.sides(request.score), strict=True):
+            hides = hides_most(part.evidence().hidden_share)
+            own = {name: getattr(result, side) for name, result in results.items()}
+            fails = {name: is_empty(shown) or (name == "grad_cam" and hides) for name, shown in own.items()}
+            panels = [heat(shown, mark="bad" if fails[name] else "") for name, shown in own.items()]
+            rows.append((photo(own["gam"]), *panels))
+            value = float(results["gam"].scores[0])
+            labels.append(f"{request.score} {value:.3g}" if side == "x" else "")
+    heads = ("Photo", *map(request.head, methods))
+    breaks = tuple(range(2, len(rows), 2))
+    return Grid(tuple(rows), heads, tuple(labels), breaks=breaks, keys=(SALIENCY_KEY,))

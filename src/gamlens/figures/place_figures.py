@@ -1,0 +1,151 @@
+"""Figures of places: boxes by class, by similarity and on X-rays, and segmentation, beside the ground truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from gamlens import metrics, render
+from gamlens.errors import GamlensError
+from gamlens.explanation import Explanation
+from gamlens.figures.panels import PREDICTED_INK, TRUE_INK, frame_of, place_keys
+from gamlens.figures.request import Example, FigureRequest, example_pairs, targeted_examples
+from gamlens.render import BoxCorners, Grid, Panel, thumbnail
+
+PLACE_METHODS = ("gam", "grad_cam_pp", "grad_cam")
+PLACE_SIDE = 480
+LINE_WIDTH = 5.5  # pixels of a picture whose longer side is PLACE_SIDE
+
+
+def localization(request: FigureRequest) -> Grid:
+    """Boxes by class: the true box, then each method's map with the box around it and its IoU."""
+    return _by_class(request, masks=False)
+
+
+def segmentation(request: FigureRequest) -> Grid:
+    """The true mask, then each method's map with the outline of the pixels it keeps, and its IoU."""
+    return _by_class(request, masks=True)
+
+
+def similarity(request: FigureRequest) -> Grid:
+    """Boxes by similarity, two rows per pair."""
+    rows, labels = [], []
+    for pair in example_pairs(request):
+        trace = request.lens.trace_pair(pair[0].image, pair[1].image, n=request.most)
+        both = [trace.explain(name, request.blocks_of(name), score=request.score) for name in PLACE_METHODS]
+        for side, example in zip("xy", pair, strict=True):
+            rows.append(_row(request, example, [getattr(result, side) for result in both], masks=False))
+            labels.append(example.title or request.score)
+    return replace(_grid(request, rows, labels, masks=False), breaks=tuple(range(2, len(rows), 2)))
+
+
+def xray(request: FigureRequest) -> Grid:
+    """Boxes by finding on X-rays, which must have ground truth."""
+    if not any(example.boxes for example in request.examples):
+        raise GamlensError(
+            "The X-ray figure shows findings beside their true boxes, and none of the images has one: give --data "
+            "chestxray --root FOLDER (NIH's layout), and a model such as --model chexnet --weights FILE."
+        )
+    return localization(request)
+
+
+def truth_panel(example: Example, image: Image.Image) -> Panel:
+    """The photo with its true mask or boxes."""
+    picture = thumbnail(image, PLACE_SIDE)
+    if example.mask is not None:
+        mask = _fit_mask(example.mask, picture)
+        return Panel(render.outlined(picture, mask, colour=TRUE_INK, thick=_thick(picture)), alt="the true mask")
+    return Panel(_true_boxes(picture, _truth(example, image, picture)), alt="the photo with its true boxes")
+
+
+def box_panel(result: Explanation, example: Example, threshold: float) -> Panel:
+    """A map of one row with its box and the true ones; IoU beneath."""
+    image = result.image()
+    picture = thumbnail(result.overlay(), PLACE_SIDE)
+    found = [tuple(box) for box in result.boxes(threshold).tolist() if any(box)]
+    predicted, truth = _scaled(found, _size(image), picture), _truth(example, image, picture)
+    picture = _true_boxes(picture, truth)
+    picture = render.boxed(picture, predicted, colour=PREDICTED_INK, thick=_thick(picture))
+    return Panel(picture, caption=_box_iou(predicted, truth), alt=f"{result.names[0]}: saliency and boxes")
+
+
+def mask_panel(result: Explanation, example: Example, threshold: float) -> Panel:
+    """A map of one row with the outline of the pixels that reach the threshold; IoU beneath."""
+    picture = thumbnail(result.overlay(), PLACE_SIDE)
+    mask = _fit_mask(np.asarray(result.full() >= threshold), picture)
+    lines = render.outlined(picture, mask, colour=PREDICTED_INK, thick=_thick(picture))
+    return Panel(lines, caption=_mask_iou(result, example, threshold), alt=f"{result.names[0]}: saliency, outlined")
+
+
+def _by_class(request: FigureRequest, *, masks: bool) -> Grid:
+    rows, labels = [], []
+    for example in targeted_examples(request):
+        results = list(request.explain(request.trace(example), PLACE_METHODS).values())
+        rows.append(_row(request, example, results, masks=masks))
+        labels.append(example.title or results[0].names[0])
+    return _grid(request, rows, labels, masks=masks)
+
+
+def _row(request: FigureRequest, example: Example, results: Sequence[Explanation], *, masks: bool) -> tuple[Panel, ...]:
+    draw = mask_panel if masks else box_panel
+    shown = [draw(result, example, request.threshold) for result in results]
+    return (truth_panel(example, results[0].image()), *shown)
+
+
+def _grid(request: FigureRequest, rows: list[tuple[Panel, ...]], labels: list[str], *, masks: bool) -> Grid:
+    truth = any(example.boxes or example.mask is not None for example in request.examples)
+    heads = ("Ground truth" if truth else "Photo", *map(request.head, PLACE_METHODS))
+    keys = place_keys(f"predicted, map >= {request.threshold:g}", truth=truth, dashed=not masks)
+    return Grid(tuple(rows), heads, tuple(labels), keys=keys)
+
+
+def _truth(example: Example, image: Image.Image, picture: Image.Image) -> list[BoxCorners]:
+    """The true boxes in pixels of the picture shown."""
+    return _scaled(example.boxes, example.size or _size(image), picture)
+
+
+def _true_boxes(picture: Image.Image, truth: list[BoxCorners]) -> Image.Image:
+    return render.boxed(picture, truth, colour=TRUE_INK, dashed=True, thick=_thick(picture))
+
+
+def _box_iou(predicted: list[BoxCorners], truth: list[BoxCorners]) -> str:
+    if not truth:
+        return ""
+    box = torch.tensor(predicted[:1] or [(0.0, 0.0, 0.0, 0.0)])
+    return f"IoU {float(metrics.box_iou(box, [torch.tensor(truth)])[0]):.2f}"
+
+
+def _mask_iou(result: Explanation, example: Example, threshold: float) -> str:
+    """IoU in the model's input space, as the evaluation measures it."""
+    if example.mask is None:
+        return ""
+    truth, void = (
+        None if mask is None else frame_of(result).mask_in(torch.from_numpy(np.ascontiguousarray(mask)))[None]
+        for mask in (example.mask, example.void)
+    )
+    assert truth is not None
+    grid = metrics.mask_iou_grid(result.maps.cpu(), truth, void, thresholds=[threshold])
+    return f"IoU {float(grid[0, 0]):.2f}"
+
+
+def _scaled(boxes: Iterable[Sequence[float]], size: tuple[int, int], picture: Image.Image) -> list[BoxCorners]:
+    right, down = picture.width / size[1], picture.height / size[0]
+    return [(x0 * right, y0 * down, x1 * right, y1 * down) for x0, y0, x1, y1 in boxes]
+
+
+def _thick(picture: Image.Image) -> float:
+    """Lines of one width in print, whatever the picture's shape; the usual one is a 180th of the shorter side."""
+    return LINE_WIDTH * 180 / PLACE_SIDE * max(picture.size) / min(picture.size)
+
+
+def _size(image: Image.Image) -> tuple[int, int]:
+    return image.height, image.width
+
+
+def _fit_mask(mask: NDArray[np.bool_], picture: Image.Image) -> NDArray[np.bool_]:
+    return np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST), dtype=bool)

@@ -1,0 +1,226 @@
+"""The one chart engine: a Chart becomes strokes, areas, dots and words at places of a drawing.
+
+`html.svg_chart` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks, scales, series
+and labels are decided here, for both. Places are pixels of a drawing whose (0, 0) is its upper left corner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+from gamlens.render.elements import Chart, Series
+from gamlens.render.inline import bare
+from gamlens.render.raster.lettering import ellipsized, font
+
+CHART_SIZE = (360, 250)
+LABEL_SIZE, LONGEST_NAME = 12, 96
+SLANT = 35  # degrees by which the names of steps are turned where they would not fit side by side
+TONES = 8
+SWATCH_SIZE = (26, 10)
+AXIS, GUIDE = "axis", "guide"
+DASHES: dict[str, tuple[float, ...]] = {"dashed": (6, 4), "dotted": (1, 4), "level": (6, 4)}
+
+Point: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """A line through points. `ink`: "axis", "guide", or "tone0" to "tone8"; `dash`: lengths of a piece and a gap."""
+
+    points: tuple[Point, ...]
+    ink: str
+    width: float = 2.0
+    dash: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Area:
+    """A polygon filled with a faint ink."""
+
+    points: tuple[Point, ...]
+    ink: str
+    opacity: float = 0.14
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Discs, or rings where they are hollow."""
+
+    points: tuple[Point, ...]
+    ink: str
+    radius: float
+    hollow: bool = False
+    opacity: float = 1.0
+
+
+@dataclass(frozen=True)
+class Word:
+    """Text whose start, middle or end lies at a place on its middle line; where slanted, it runs up to the place."""
+
+    text: str
+    at: Point
+    anchor: Literal["start", "middle", "end"]
+    slanted: bool = False
+
+
+Mark: TypeAlias = Stroke | Area | Dots | Word
+
+
+@dataclass(frozen=True)
+class Axes:
+    """From values to places: the round numbers along both axes (from end to end) and the plot's rectangle."""
+
+    x: tuple[float, float]
+    y_ticks: tuple[float, ...]
+    rectangle: tuple[float, float, float, float]
+
+    def place(self, point: Point) -> Point:
+        """Where a point lies; one beyond the axes is held at their end."""
+        left, top, right, bottom = self.rectangle
+        shares = [
+            min(1.0, max(0.0, (value - low) / (high - low)))
+            for value, low, high in ((point[0], *self.x), (point[1], self.y_ticks[0], self.y_ticks[-1]))
+        ]
+        return left + shares[0] * (right - left), bottom - shares[1] * (bottom - top)
+
+
+def lay_out(chart: Chart, size: tuple[int, int] = CHART_SIZE) -> list[tuple[str, list[Mark]]]:
+    """The marks of a chart in a drawing of `size` (width, height), back to front.
+
+    Returns:
+        One group for the axes and guides, without a name; then one group per series, with the name of the series.
+    """
+    y_ticks = ticks(*_ends(chart.y_range, _values(chart)))
+    xs = [x for series in chart.series for x, _ in finite(series.points)]
+    x_ticks = ticks(*_ends(chart.x_range, xs))
+    across = (-0.5, len(chart.names) - 0.5) if chart.names else (x_ticks[0], x_ticks[-1])
+    face = font(LABEL_SIZE)
+    left = max(face.getlength(number) for number in numbers(y_ticks)) + 12
+    right, top = size[0] - 14, 28 if chart.y else 10
+    names = [ellipsized(bare(name), face, LONGEST_NAME) for name in chart.names]
+    longest = max((face.getlength(name) for name in names), default=0.0)
+    slanted = longest > 0.95 * (right - left) / max(1, len(names))
+    below = (math.sin(math.radians(SLANT)) * longest if slanted else 0) + (40 if chart.x else 24)
+    axes = Axes(across, y_ticks, (left, top, right, size[1] - below))
+    labels = list(enumerate(names)) if names else list(zip(x_ticks, numbers(x_ticks), strict=True))
+    frame = [*_frame(chart, axes, labels, size, slanted=slanted), *_guides(chart, axes)]
+    drawn = [(series.name, _series(series, axes, pointed=bool(names))) for series in chart.series]
+    return [("", frame), *drawn]
+
+
+def ticks(low: float, high: float) -> tuple[float, ...]:
+    """Two to eight round numbers, from one at or below `low` to one at or above `high`.
+
+    >>> ticks(0.02, 0.97)
+    (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    """
+    span = max(high - low, 1e-6 * max(abs(high), abs(low), 1))
+    power = 10 ** math.floor(math.log10(span / 5))
+    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= 6 + 1e-9)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return tuple(round(number * step, 12) for number in range(first, max(last, first + 1) + 1))
+
+
+def numbers(values: Sequence[float]) -> list[str]:
+    """Ticks as text, all with as many decimal places as their step needs."""
+    places = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
+    return [f"{value:.{places}f}" for value in values]
+
+
+def finite(points: Iterable[Point]) -> list[Point]:
+    """The points both of whose numbers are finite."""
+    return [point for point in points if all(map(math.isfinite, point))]
+
+
+def swatch(series: Series) -> Mark:
+    """A piece of the series for a legend, in a drawing of SWATCH_SIZE."""
+    ink, middle = _ink(series.tone), SWATCH_SIZE[1] / 2
+    if series.kind in ("dots", "marks"):
+        return Dots(((SWATCH_SIZE[0] / 2, middle),), ink, 3.5)
+    return Stroke(((2, middle), (SWATCH_SIZE[0] - 2, middle)), ink, dash=DASHES.get(series.kind, ()))
+
+
+def _ink(tone: int) -> str:
+    """Tone 0 is grey; the others come again after the last one."""
+    return f"tone{1 + (tone - 1) % TONES if tone else 0}"
+
+
+def _values(chart: Chart) -> list[float]:
+    """Everything that the vertical axis must hold."""
+    found = [y for series in chart.series for _, y in finite(series.points)]
+    found += [end for series in chart.series for ends in series.spread for end in ends if math.isfinite(end)]
+    return [*found, 0.0] if chart.zero else found
+
+
+def _ends(given: tuple[float, float] | None, values: Sequence[float]) -> tuple[float, float]:
+    return given or (min(values, default=0.0), max(values, default=1.0))
+
+
+def _frame(
+    chart: Chart, axes: Axes, labels: Sequence[tuple[float, str]], size: tuple[int, int], *, slanted: bool
+) -> list[Mark]:
+    """Grid lines, the numbers or names along the axes, and the names of the axes."""
+    left, _, right, bottom = axes.rectangle
+    marks: list[Mark] = []
+    for value, text in zip(axes.y_ticks, numbers(axes.y_ticks), strict=True):
+        y = axes.place((axes.x[0], value))[1]
+        marks += [Stroke(((left, y), (right, y)), AXIS, 1), Word(text, (left - 6, y), "end")]
+    for value, text in labels:
+        x = axes.place((value, axes.y_ticks[0]))[0]
+        marks += [Stroke(((x, bottom), (x, bottom + 4)), AXIS, 1)]
+        marks += [
+            Word(text, (x + 4, bottom + 9), "end", slanted) if slanted else Word(text, (x, bottom + 14), "middle")
+        ]
+    if chart.x:
+        marks.append(Word(bare(chart.x), (right, size[1] - 8), "end"))
+    if chart.y:
+        marks.append(Word(bare(chart.y), (2, 9), "start"))
+    return marks
+
+
+def _guides(chart: Chart, axes: Axes) -> list[Mark]:
+    """The lines y = x and y = 0, where they are asked for."""
+    ends = []
+    if chart.diagonal:
+        low, high = max(axes.x[0], axes.y_ticks[0]), min(axes.x[1], axes.y_ticks[-1])
+        ends.append(((low, low), (high, high)))
+    if chart.zero:
+        ends.append(((axes.x[0], 0.0), (axes.x[1], 0.0)))
+    return [Stroke((axes.place(start), axes.place(end)), GUIDE, 1, (2, 3)) for start, end in ends]
+
+
+def _series(series: Series, axes: Axes, *, pointed: bool) -> list[Mark]:
+    """A series in its ink. A line has a gap where a point is not finite; `pointed` marks its points."""
+    ink, points = _ink(series.tone), finite(series.points)
+    places = tuple(axes.place(point) for point in points)
+    if not points:
+        return []
+    if series.kind == "dots":
+        return [Dots(places, ink, 2, opacity=0.75 if len(places) < 150 else 0.5 if len(places) < 500 else 0.35)]
+    if series.kind == "level":
+        return [Stroke(((axes.rectangle[0], places[0][1]), (axes.rectangle[2], places[0][1])), ink, 2, DASHES["level"])]
+    spread = [
+        (axes.place((x, low)), axes.place((x, high)))
+        for (x, y), (low, high) in zip(series.points, series.spread, strict=False)
+        if all(map(math.isfinite, (x, y, low, high)))
+    ]
+    if series.kind == "marks":
+        return [*(Stroke(ends, ink, 1.5) for ends in spread), Dots(places, ink, 3.5)]
+    runs = [
+        tuple(axes.place(point) for point in run)
+        for is_finite, run in groupby(series.points, key=lambda point: all(map(math.isfinite, point)))
+        if is_finite
+    ]
+    marks: list[Mark] = [Stroke(run, ink, 2, DASHES.get(series.kind, ())) for run in runs if len(run) > 1]
+    if spread:
+        marks.insert(0, Area((*(low for low, _ in spread), *(high for _, high in reversed(spread))), ink))
+    alone = places if pointed else tuple(run[0] for run in runs if len(run) == 1)
+    if alone:
+        marks.append(Dots(alone, ink, 3, hollow=series.kind != "line"))
+    if series.ring is not None and finite([series.points[series.ring]]):
+        marks.append(Dots((axes.place(series.points[series.ring]),), ink, 4, hollow=True))
+    return marks

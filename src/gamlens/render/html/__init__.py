@@ -1,0 +1,1 @@
+"""Pages: HTML that needs no network."""

@@ -1,0 +1,202 @@
+"""Explaining files one after another, for `gamlens classify`: a bad file is reported and stops nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gamlens._version import __version__
+from gamlens.engine import Job, RunFolder, run_local
+from gamlens.errors import GamlensError
+from gamlens.evaluation.results import digest
+from gamlens.explanation import Explanation
+from gamlens.fuse import Fusion
+from gamlens.inputs.batch import ModelInput
+from gamlens.inputs.images import Picture
+from gamlens.lens import Lens
+from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
+from gamlens.report.image_files import limited_page, result_folders
+from gamlens.streaming.stream import StreamResult, look_at
+from gamlens.trace import Guess, Trace
+
+FILES_SHOWN, FILE_SIDE = 200, 480
+
+
+@dataclass(frozen=True)
+class ClassifyOptions:
+    """What is explained and how: the classes (None for the top one), the method, n, fusion and score."""
+
+    target: list[str | int] | None = None
+    method: str = "gam"
+    n: int = 2
+    fuse: Fusion = "mean"
+    score: str = "logit"
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """What came of one file: what was explained and the model's best guesses, or an error. It holds no maps."""
+
+    file: str
+    folder: str = ""
+    names: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    top: tuple[Guess, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image file and the folder that its explanation goes to."""
+
+    path: str
+    folder: str
+
+
+@dataclass
+class FileExplainer:
+    """A worker: decodes files, explains them and saves each in its folder; a bad file is a row with its error."""
+
+    lens: Lens
+    options: ClassifyOptions
+    top: int = 5
+    explained: int = 0
+
+    def load(self, items: Sequence[ImageFile]) -> tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]:
+        """Files decoded and transformed one by one, each with its error where it cannot be."""
+        loaded: list[ModelInput | GamlensError] = []
+        for item in items:
+            try:
+                loaded.append(self.lens.prepare(Picture(Path(item.path).name, path=item.path)))
+            except GamlensError as error:
+                loaded.append(error)
+        return items, loaded
+
+    def work(self, loaded: tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
+        """One row per file. Where no file was explained before, an error on all of them is raised."""
+        files, strict = list(enumerate(loaded[0])), self.explained == 0
+        rows = [
+            _saved_row(result)
+            for result in look_at(files, loaded[1], self._trace, self._explain, strict=strict, top=self.top)
+        ]
+        self.explained += sum(not row["error"] for row in rows)
+        return rows
+
+    def _trace(self, ready: ModelInput) -> Trace:
+        options = self.options
+        target = [options.target] * len(ready.pictures) if options.target else None
+        return self.lens.trace(ready, target, n=options.n, method=options.method, score=options.score, keep_graph=False)
+
+    def _explain(self, trace: Trace) -> Explanation:
+        return trace.explain(self.options.method, self.options.n, self.options.fuse)
+
+
+def classify_files(
+    lens: Lens, files: Sequence[str], options: ClassifyOptions, *, out: Path, batch_size: int = 8, chunk: int = 32
+) -> Iterator[FileResult]:
+    """Explain each file and save it in a folder of its own below `out`; results come as chunks are finished.
+
+    If it is interrupted, the same call goes on where it was: finished chunks lie in `out/.runs` until the end. A file
+    that cannot be read, explained or saved is an error of its own; options that fail on every file are an error.
+    """
+    items = [ImageFile(file, str(folder)) for file, folder in result_folders(files, out).items()]
+    about = _about(lens, items, options, batch_size, chunk)
+    place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    with RunFolder(place, about, suffix=".jsonl") as folder:
+        worker = partial(FileExplainer, lens, options, explained=len(folder.written()))
+        yield from (result for part in folder.parts() for result in _results(part))
+        finished = False
+        try:
+            for done in run_local(Job(worker, _encode, chunk, batch_size), items, folder):
+                yield from _results(folder.part(done.chunk))
+            finished = True
+        finally:
+            if finished or not folder.written():
+                shutil.rmtree(place, ignore_errors=True)
+                with suppress(OSError):
+                    place.parent.rmdir()
+
+
+def classified_page(results: Sequence[FileResult], *, title: str, lead: str) -> Page:
+    """A page with the overlays and the model's best guesses of every file, read back from its folder."""
+    sections = (Section(result.file, _shown(result)) for result in results)
+    return limited_page(title, lead, sections, limit=FILES_SHOWN, count=len(results), what="files")
+
+
+def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
+    if result.error:
+        return (Text(f"**Not explained.** {result.error}"),)
+    saved = Explanation.load(result.folder)
+    panels = [Panel(thumbnail(saved.image(), FILE_SIDE), "Photo")]
+    for row, name in enumerate(saved.names):
+        overlay = thumbnail(saved.overlay(row), FILE_SIDE)
+        panels.append(Panel(overlay, name, f"score {saved.scores[row]:.3g}", f"{name}: saliency"))
+    guesses = tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in result.top)
+    return Grid((tuple(panels),)), Bars(guesses)
+
+
+def _about(lens: Lens, items: Sequence[ImageFile], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
+    """What the call is: the same files as they are now, explained in the same way."""
+    state = [[item.path, *_size_and_time(item.path)] for item in items]
+    return {
+        "model": lens.name, "weights": [lens.weights, digest(lens.model)],
+        "blocks": list(lens.blocks) if lens.knows_blocks else [],
+        "recipe": asdict(options), "batch": batch, "chunk": chunk, "version": __version__,
+        "files": hashlib.sha256(json.dumps(state).encode()).hexdigest(),
+    }  # fmt: skip
+
+
+def _size_and_time(file: str) -> tuple[int, int]:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _saved_row(result: StreamResult) -> dict[str, Any]:
+    """Save one image's explanation; the row that is kept of it holds no maps."""
+    item: ImageFile = result.image
+    explanation, error = result.explanation, result.error
+    if explanation is not None:
+        try:
+            explanation.save(item.folder)
+        except GamlensError as failure:
+            explanation, error = None, str(failure)
+    if explanation is None:
+        return {"file": item.path, "error": error if item.path in error else f"{item.path}: {error}"}
+    found = zip(explanation.targets.tolist(), explanation.names, explanation.scores.tolist(), strict=True)
+    return {
+        "file": item.path,
+        "folder": item.folder,
+        "top": [vars(guess) for guess in result.top],
+        "explained": [{"target": target, "name": name, "score": score} for target, name, score in found],
+        "boxes": explanation.boxes().tolist(),
+        "about": dict(explanation.about),
+        "error": "",
+    }
+
+
+def _encode(rows: Sequence[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _results(part: bytes) -> Iterator[FileResult]:
+    """The results in a part that `_encode` made."""
+    for row in map(json.loads, part.splitlines()):
+        record = {key: value for key, value in row.items() if key != "error" or value}
+        if row["error"]:
+            yield FileResult(row["file"], record=record, error=row["error"])
+            continue
+        names, scores = (tuple(one[key] for one in row["explained"]) for key in ("name", "score"))
+        top = tuple(Guess(**guess) for guess in row["top"])
+        yield FileResult(row["file"], row["folder"], names, scores, top, record)

@@ -1,0 +1,60 @@
+"""Image files in, a folder of results and a page out: what classifying and searching files share."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+
+from gamlens.errors import GamlensError
+from gamlens.explanation import file_stem
+from gamlens.inputs.images import EXTENSIONS
+from gamlens.render import Page, Section
+
+
+def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool = False) -> list[str]:
+    """The image files that files, folders (searched through, by extension) and globs name, in order.
+
+    Args:
+        places: Files, folders and globs. A file is taken as it is, whatever its extension.
+        skip: A folder of results: what lies below it is left out of folders and globs.
+        twice: Whether a file that is named twice is in the list twice.
+    """
+    found: list[str] = []
+    for place in places:
+        path = Path(place)
+        if path.is_dir():
+            inside = (str(file) for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
+            nothing = f"The folder {place!r} holds no image ({', '.join(EXTENSIONS)})."
+        elif path.exists() or not glob.has_magic(place):
+            found.append(place)
+            continue
+        else:
+            inside = (match for match in glob.glob(place, recursive=True) if Path(match).is_file())
+            nothing = f"Nothing matches {place!r}."
+        files = sorted(file for file in inside if skip is None or skip.resolve() not in Path(file).resolve().parents)
+        if not files:
+            raise GamlensError(nothing)
+        found += files
+    return found if twice else list(dict.fromkeys(found))
+
+
+def result_folders(files: Sequence[str], out: Path) -> dict[str, Path]:
+    """One folder below `out` per file, named after it, with a number where two names are the same."""
+    folders: dict[str, Path] = {}
+    taken: set[str] = set()
+    for file in files:
+        stem = name = file_stem(Path(file).stem)
+        number = 2
+        while name.lower() in taken:
+            name, number = f"{stem}-{number}", number + 1
+        taken.add(name.lower())
+        folders[file] = out / name
+    return folders
+
+
+def limited_page(title: str, lead: str, sections: Iterable[Section], *, limit: int, count: int, what: str) -> Page:
+    """A page of the first `limit` sections; its lead says so where there are more (`count`) of `what`."""
+    more = f" The first {limit} of {count} {what} are shown." if count > limit else ""
+    return Page(title, lead + more, tuple(islice(sections, limit)))
