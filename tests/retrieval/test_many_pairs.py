@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gamlens import METHODS, GamlensError, GamlensWarning, Lens, PairExplanation
-from gamlens.capture import forward as capture
 from gamlens.retrieval.embedding_form import LINEAR_FORM, OTHER_FORM, UNIT_FORM
 from gamlens.retrieval.many_pairs import gradient_of
 from gamlens.retrieval.pair_maps import PairMaps
@@ -168,8 +167,8 @@ def test_remembered_pairs_run_nothing(options: dict[str, Any], monkeypatch: pyte
     """At one block: no forward, and no backward through the network."""
     lens = Lens(nets.small())
     x, y = lens.remember(X), lens.remember(Y)
-    for name in ("forward", "gradients"):
-        monkeypatch.setattr(capture, name, lambda *args, **options: pytest.fail("the network ran"))
+    for place in ("forward.forward", "backward.gradients", "backward._together"):
+        monkeypatch.setattr(f"gamlens.capture.{place}", lambda *args, **options: pytest.fail("the network ran"))
     assert len(lens.compare_many(x, y, **options)) == (4 if "top" in options else 10)
 
 
@@ -312,7 +311,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_checks_of_every_part_travel_with_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU a check is read later: those of later batches are not lost, and a row is the number of its pair."""
-    monkeypatch.setattr("gamlens.capture.checks.at_once", lambda like: False)
+    monkeypatch.setattr("gamlens.capture.device.HOST", "none")
 
     def score(x: Tensor, y: Tensor) -> Tensor:
         value = (x * y).sum(dim=1)

@@ -98,7 +98,7 @@ class Device:
         self.launched.append(found.numbers)
         return found, found
 
-    def leave(self, pool):
+    def to_host(self, pool):
         done = pool.submit(self.lands, self.numbers[0]) if pool else None
 
         def arrive():
