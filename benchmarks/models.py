@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.capture.forward import ActivationStore, channels_first
+from gamlens.capture.forward import ActivationStore, as_map
 from gamlens.capture.guard import model_guard
 from gamlens.capture.hooks import TensorTap
 from gamlens.capture.layers import LayerPoint
@@ -102,7 +102,7 @@ def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
     last, place = LayerPoint.parse(lens.blocks[-1]), LayerPoint.parse(lens.embedding)
     first, second = (read(ActivationStore([last], place), module, batch[i : i + 1]) for i in (0, 1))
     block = first.blocks[str(last)].detach()
-    plain = channels_first(str(last), block)
+    plain = as_map(str(last), block, {})
     swapped = _Replace([last], place)
     swapped.given = block
     again = read(swapped, module, batch[1:])

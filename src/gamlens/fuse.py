@@ -30,11 +30,18 @@ Fusion = str | Sequence[float]
 
 
 class BlockMaps(NamedTuple):
-    """The maps of n blocks, (n,R,H,W) in [0,1], which of them are flat (n,R), and the fused one (R,H,W)."""
+    """The maps of n blocks, (n,R,H,W) in [0,1], the fused one (R,H,W), and the spans (n,R) that blocks had before.
+
+    The span of a map is its maximum less its minimum, and infinite or NaN for a map that is flat or not finite.
+    """
 
     blocks: Tensor
-    flat: Tensor
     fused: Tensor
+    spans: Tensor
+
+    def any_flat(self) -> Tensor:
+        """Whether there is a flat map, as a boolean on the device."""
+        return ~(self.spans < math.inf).all()
 
 
 MapMaker = Callable[[Callable[..., Tensor], Sequence[Sequence[Tensor]], tuple[int, int], Fusion], BlockMaps]
@@ -54,9 +61,9 @@ def make_maps(
     raw = []
     for tensors in inputs:
         raw.append(resize(formula(*map(at_least_float32, tensors)), size))
-    blocks, flat = min_max(torch.cat(raw) if len(raw) > 1 else raw[0])
+    blocks, spans = _normalised(torch.cat(raw) if len(raw) > 1 else raw[0])
     blocks = blocks.view(len(raw), -1, *size)
-    return BlockMaps(blocks, flat.view(len(raw), -1), fuse(blocks, how))
+    return BlockMaps(blocks, fuse(blocks, how), spans.view(len(raw), -1))
 
 
 def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -69,12 +76,17 @@ def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
 
     A flat map (maximum = minimum, to rounding) or one with a value that is not finite becomes zeros.
     """
-    low, high = maps.flatten(1).aminmax(dim=1, keepdim=True)
-    low, high = low[:, None], high[:, None]
+    result, spans = _normalised(maps)
+    return result, ~(spans < math.inf)
+
+
+def _normalised(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Min-max to [0,1] and the spans (B,): a flat map is divided by infinity, and NaN becomes zero."""
+    low, high = maps.flatten(1).aminmax(dim=1)
     span = high - low
-    noise = torch.maximum(high, -low) * (16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
-    flat = ~((span > noise) & (span < math.inf))
-    return (maps - low).div_(span.masked_fill(flat, 1)).clamp_(0, 1).masked_fill_(flat, 0), flat[:, 0, 0]
+    noise = torch.maximum(high, -low).mul_(16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
+    span.masked_fill_(span <= noise, math.inf)
+    return (maps - low[:, None, None]).div_(span[:, None, None]).nan_to_num_(nan=0.0), span
 
 
 def normalize(maps: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gamlens import models, retrieval, scores, targets
 from gamlens._version import __version__
 from gamlens.capture.forward import ForwardRecord
-from gamlens.capture.guard import model_guard
+from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.layers import OUTPUT
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
@@ -219,7 +219,7 @@ class Lens:
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             if found and isinstance(score, str):
                 target = found[0][0].per_image()  # the plain view decides
-            with model_guard(self._hooked.inner):
+            with self._hooked.guard.hold():
                 record = self._hooked.forward(batch, n, method=METHODS[method])
                 trace = self._backward(record, len(batch), target, score, provenance, keep_graph)
             found.append((trace, mirrored))
@@ -234,14 +234,14 @@ class Lens:
         provenance: Provenance,
         keep_graph: bool,
     ) -> Trace:
-        """The backward of class scores of `count` images, or of a score of the user's own."""
+        """The backward of class scores of `count` images, or of a score of the user's own; the model is held."""
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label)
             output = self._hooked.class_scores(record, count)
-            with without_grad_or_autocast(output), torch.inference_mode(False), torch.enable_grad():
+            with without_grad_or_autocast(output), torch.enable_grad():
                 values = rule(at_least_float32(output))
             return Trace.from_record(record, values, target, provenance, output=output.detach(), keep_graph=keep_graph)
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.enable_grad():
             value = score(self._hooked.picked(record))
         return Trace.from_score(record, value, count, provenance)
 
@@ -365,7 +365,7 @@ class Lens:
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             record = self._hooked.forward(batch, n, embedding=True)
             own = record.embeddings
-            with without_grad_or_autocast(own), torch.inference_mode(False), torch.enable_grad():
+            with without_grad_or_autocast(own), outside_inference_mode(), torch.enable_grad():
                 values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
             trace = Trace.from_record(record, values, target, provenance, output=values.detach())
             found.append((trace, mirrored))

@@ -13,6 +13,7 @@ from torch import Tensor
 from gamlens.capture import backward
 from gamlens.capture.device import indices_on
 from gamlens.capture.forward import ForwardRecord
+from gamlens.capture.guard import outside_inference_mode
 from gamlens.errors import GamlensError, near
 
 TOP = -1  # stands for an image's top class until the output is at hand
@@ -103,10 +104,10 @@ def gradients(
     The first targets of all images share one backward, the second targets the next, and so on; as many of these as
     fit are one batched backward. `values` (B,K) are the scores of all classes, in the graph.
     """
-    with torch.inference_mode(False), torch.enable_grad():
+    with outside_inference_mode(), torch.enable_grad():
         classes = wanted.classes.clone() if wanted.classes.is_inference() else wanted.classes
         if wanted.images == tuple(range(len(values))):
-            scores = values.gather(1, classes[:, None])[:, 0]
+            scores = values.gather(1, classes[:, None]).squeeze(1)
             (found,) = backward.gradients(scores, [record], keep_graph=keep_graph)
             return scores.detach(), found
         images = indices_on(wanted.images, values.device)

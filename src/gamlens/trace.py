@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -213,7 +214,7 @@ class Trace:
         """
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
-        names = last_layers(self.blocks, n)
+        names = last_layers(tuple(self.gradients), n)
         with without_grad_or_autocast(self.scores):
             if self.views:
                 made = self._maps_over_views(method, names, fuse)
@@ -265,22 +266,23 @@ class Trace:
 
         A mirrored view is mirrored back at the block's own size. A map is flat only if it is flat in every view.
         """
-        size, blocks, flat = self.provenance.size, [], []
+        size, blocks, spans = self.provenance.size, [], []
         for name in names:
             seen = []
             for trace, mirrored in ((self, False), *self.views):
                 raw = trace.raw(method, name)
                 seen.append(fuse.min_max(fuse.resize(raw.flip(2) if mirrored else raw, size)))
             blocks.append(torch.stack([maps for maps, _ in seen]).mean(dim=0))
-            flat.append(torch.stack([bad for _, bad in seen]).all(dim=0))
-        return BlockMaps(torch.stack(blocks), torch.stack(flat), fuse.fuse(blocks, how))
+            flat = torch.stack([bad for _, bad in seen]).all(dim=0)
+            spans.append(torch.zeros_like(flat, dtype=torch.float32).masked_fill(flat, math.inf))
+        return BlockMaps(torch.stack(blocks), fuse.fuse(blocks, how), torch.stack(spans))
 
     def _explanation(self, method: str, names: Sequence[str], how: fuse.Fusion, made: BlockMaps) -> Explanation:
         device = made.fused.device
         found = self.checks
         for trace, _ in self.views:
             found += trace.checks
-        found = found.ask(Check(made.flat.any, partial(_say_flat, method, names, made.flat), fatal=False), device)
+        found = found.ask(Check(made.any_flat, partial(_say_flat, method, names, made.spans), fatal=False), device)
         if method == "grad_cam":
             found = found.ask(self._check_hidden(), device)
         about = {
@@ -371,10 +373,10 @@ class Trace:
         return replace(self, record=None, values=None, views=views)
 
 
-def _say_flat(method: str, names: Sequence[str], flat: Tensor) -> str:
+def _say_flat(method: str, names: Sequence[str], spans: Tensor) -> str:
     where = "; ".join(
         f"{name!r} row {', '.join(map(str, rows.nonzero()[:, 0].tolist()))}"
-        for name, rows in zip(names, flat, strict=True)
+        for name, rows in zip(names, ~(spans < math.inf), strict=True)
         if bool(rows.any())
     )
     return f"{method}: a map is flat or not finite and was set to zeros (block {where})."

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from gamlens import maps
-from gamlens.compiled import program
+from gamlens.compiled import maps, split
 
 
 @pytest.fixture(autouse=True)
 def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "BACKEND", "aot_eager")
-    monkeypatch.setattr(maps, "BACKEND", "aot_eager")
+    monkeypatch.setattr(split, "BACKEND", "aot_eager")
     maps._compiled.cache_clear()
     torch._dynamo.reset()
     counters.clear()

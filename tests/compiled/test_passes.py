@@ -9,6 +9,7 @@ from torch import nn
 
 from gamlens import compiled as fast
 from gamlens.capture import forward as capture
+from gamlens.capture.guard import ModelGuard
 from gamlens.capture.layers import LayerPoint
 from gamlens.compiled import ops, program
 from gamlens.compiled.derive import Norm, Workshop
@@ -75,9 +76,9 @@ def test_fused_operators_in_the_trunk(make, last: str, count: int, monkeypatch: 
     plain = program.fuse_relus
     monkeypatch.setattr(program, "_has_fused_kernels", lambda batch: True)
     monkeypatch.setattr(program, "fuse_relus", lambda graph, nodes: fused.append(plain(graph, nodes)))
-    made = fast.build(net, X, [LayerPoint.parse(last)])
+    made = fast.build(ModelGuard(net), X, [LayerPoint.parse(last)])
     assert fused == [count]
-    ours, theirs = made.run(X, precision=None, grids={}), capture.forward(net, X, [LayerPoint.parse(last)])
+    ours, theirs = made.run(X, precision=None, grids={}), capture.forward(ModelGuard(net), X, [LayerPoint.parse(last)])
     torch.testing.assert_close(ours.blocks[last], theirs.blocks[last], rtol=1e-4, atol=1e-4)
 
 
@@ -85,7 +86,7 @@ def test_nothing_is_fused_behind_a_block(monkeypatch: pytest.MonkeyPatch) -> Non
     """There a gradient is wanted, and the fused kernels have none."""
     net = nets.seeded(nets.Residual).float()
     monkeypatch.setattr(program, "_has_fused_kernels", lambda batch: True)
-    made = fast.build(net, X, [LayerPoint.parse("layer1"), LayerPoint.parse("layer3")])
+    made = fast.build(ModelGuard(net), X, [LayerPoint.parse("layer1"), LayerPoint.parse("layer3")])
     code = [getattr(part.call, "call", part.call)._orig_mod.code for part in made.parts]
     assert code[0].count("gamlens.conv") == 2
     assert not any("gamlens.conv" in text for text in code[1:])

@@ -17,8 +17,8 @@ from torchvision import models
 
 from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens import compiled as fast
+from gamlens.capture.guard import ModelGuard
 from gamlens.capture.layers import LayerPoint
-from gamlens.compiled import program
 
 
 def transformer() -> nn.Module:
@@ -87,7 +87,7 @@ def test_a_new_number_of_images_is_compiled_for_but_once() -> None:
 def test_parts_are_cut_at_the_wanted_blocks_alone() -> None:
     net = nets.seeded(nets.Small).float()
     for names in (["layer3"], ["layer1", "layer3"], ["layer1", "layer2", "layer3"]):
-        made = fast.build(net, X, [LayerPoint.parse(name) for name in names])
+        made = fast.build(ModelGuard(net), X, [LayerPoint.parse(name) for name in names])
         assert len(made.parts) == len(names) + 1
         assert list(made.blocks) == names
         tail = made.run(X, precision=None, grids={})
@@ -297,7 +297,7 @@ def test_the_one_number_of_images_a_model_is_made_for() -> None:
             return super().forward(x).view(2, nets.CLASSES)
 
     net = nets.seeded(Fixed).float()
-    made = fast.build(net, X, [LayerPoint.parse("layer3")])
+    made = fast.build(ModelGuard(net), X, [LayerPoint.parse("layer3")])
     assert made.batch == 2
     assert made.fits(X)
     assert not made.fits(X[:1])
@@ -350,4 +350,4 @@ def test_half_precision_stays_near() -> None:
     (made,) = compiled._hooked._programs.values()
     assert made is not None
     assert {item.made_weight.dtype for item in made.workshop.items} == {torch.bfloat16}
-    assert program.BACKEND == "aot_eager"
+    assert split.BACKEND == "aot_eager"

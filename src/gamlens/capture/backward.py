@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gamlens.capture.forward import ForwardRecord, as_map
-from gamlens.capture.guard import model_guard
+from gamlens.capture.guard import outside_inference_mode
 from gamlens.errors import GamlensError
 
 IMAGES_TOGETHER = 64  # rows of one batched backward: bounds its memory
@@ -34,7 +34,7 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
         blocks += record.blocks.values()
         last.append(blocks[-1])
     try:
-        with model_guard(records[0].model), records[0].backward_context(), torch.enable_grad():
+        with records[0].guard.hold(), records[0].backward_context(), torch.enable_grad():
             found = iter(_backward(score, blocks, last, keep_graph))
     except RuntimeError as error:
         raise GamlensError(f"The backward failed: {error}. {_hint(error)}") from error
@@ -89,7 +89,7 @@ def batched_gradients(
         parts.append(found)
         done += step
     for turn in range(done, turns):
-        with torch.inference_mode(False), torch.enable_grad():
+        with outside_inference_mode(), torch.enable_grad():
             score = (output * vectors[turn]).sum(dim=1)
         (found,) = gradients(score, [record], keep_graph=keep_graph or turn + 1 < turns)
         parts.append({name: gradient[None] for name, gradient in found.items()})
@@ -99,7 +99,7 @@ def batched_gradients(
 def _together(output: Tensor, vectors: Tensor, record: ForwardRecord) -> dict[str, Tensor] | None:
     """All turns in one backward; None where the network cannot do that, so that a plain one says what is wrong."""
     try:
-        with model_guard(record.model), record.backward_context(), torch.enable_grad():
+        with record.guard.hold(), record.backward_context(), torch.enable_grad():
             found = torch.autograd.grad(
                 output,
                 list(record.blocks.values()),

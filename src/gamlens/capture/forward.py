@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gamlens import fuse
 from gamlens.capture.device import Checks
-from gamlens.capture.guard import failed, model_guard
+from gamlens.capture.guard import ModelGuard, failed
 from gamlens.capture.hooks import TensorTap
 from gamlens.capture.layers import NHWC, LayerPoint, TokenGrid
 from gamlens.errors import GamlensError
@@ -30,7 +30,7 @@ class ForwardRecord:
     """What one forward of B images left behind, still in the graph.
 
     Attributes:
-        model: The network that ran.
+        guard: Holds the network that ran.
         output: What it returned.
         blocks: The wanted blocks by name, in the order they ran and as the network lays them out.
         embedding: The embedding of each image, where it was asked for.
@@ -40,7 +40,7 @@ class ForwardRecord:
         make_maps: Makes maps from activations and gradients: `fuse.make_maps`, or a compiled version of it.
     """
 
-    model: nn.Module
+    guard: ModelGuard
     output: Any
     blocks: dict[str, Tensor]
     embedding: Tensor | None
@@ -66,7 +66,7 @@ class ForwardRecord:
     def without_graph(self) -> ForwardRecord:
         """The same activations, without what a backward would need."""
         blocks = {name: block.detach() for name, block in self.blocks.items()}
-        return ForwardRecord(model=self.model, output=None, blocks=blocks, embedding=None, grids=self.grids)
+        return ForwardRecord(guard=self.guard, output=None, blocks=blocks, embedding=None, grids=self.grids)
 
 
 class ActivationStore:
@@ -118,7 +118,7 @@ class ActivationStore:
 
 
 def forward(
-    model: nn.Module,
+    guard: ModelGuard,
     batch: Tensor,
     points: Sequence[LayerPoint],
     *,
@@ -127,9 +127,10 @@ def forward(
     during: AbstractContextManager[Any] | None = None,
     grids: Mapping[str, TokenGrid] | None = None,
 ) -> ForwardRecord:
-    """Run `model` once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output, in the graph.
+    """Run a model once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output, in the graph.
 
     Args:
+        guard: Holds the model.
         points: Which blocks are kept.
         embedding: Which tensor is the embedding, if it is wanted.
         precision: The type that autocast computes in; None runs the model as it is.
@@ -137,19 +138,19 @@ def forward(
         grids: For blocks of tokens, where the tokens lie.
     """
     store = ActivationStore(points, embedding, grids)
-    with model_guard(model), TensorTap(model, store.wanted, store.take).attached():
+    with guard.hold(), TensorTap(guard.model, store.wanted, store.take).attached():
         batch = batch.clone() if batch.is_inference() else batch
         amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
         try:
             with amp, during or nullcontext():
-                output = model(batch)
+                output = guard.model(batch)
         except GamlensError:
             raise
         except Exception as error:
             what = f"a batch of shape {tuple(batch.shape)}, {batch.dtype}, {batch.device}"
             raise failed(what, error) from error
     store.check_complete()
-    return ForwardRecord(model=model, output=output, blocks=store.blocks, embedding=store.embedding, grids=store.grids)
+    return ForwardRecord(guard=guard, output=output, blocks=store.blocks, embedding=store.embedding, grids=store.grids)
 
 
 def check_shape(name: str, tensor: Tensor, grid: TokenGrid | None) -> None:

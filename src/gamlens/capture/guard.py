@@ -6,31 +6,21 @@ import operator
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from gamlens.errors import GamlensError
 
-
-class _Known(NamedTuple):
-    """What a model was made of when its locks were found: its modules, the numbers of their children, the locks.
-
-    Modules are referred to weakly, so that a model is freed when its user lets it go.
-    """
-
-    modules: list[weakref.ref[nn.Module]]
-    children: list[int]
-    locks: list[threading.RLock]
-
-
 _lock_of: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_known: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
 _finding = threading.Lock()
 _held = threading.local()
+_submodules = operator.attrgetter("_modules")
+_is_training = operator.attrgetter("training")
+_compiled_call = operator.attrgetter("_compiled_call_impl")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -44,80 +34,87 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-@contextmanager
-def exclusive(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """One thread at a time on the modules of a model, also where another model shares some of them.
+class ModelGuard:
+    """Holds a model still for one forward or backward, and leaves it as it was.
 
-    Gives the modules. They are compared with those that the locks were found for, and the locks are found anew if
-    the model has changed since.
+    The modules of the model, their children and the locks that protect them are found once. Every use compares them
+    with what the model has by then, without a loop in Python: a GPU has nothing to do until that ends.
     """
-    while True:
-        known = _known.get(model) or _find_locks(model)
-        with ExitStack() as stack:
-            for lock in known.locks:
-                stack.enter_context(lock)
-            modules: list[Any] = list(map(operator.call, known.modules))  # None where one is gone
-            if None not in modules and list(map(id, _children(modules))) == known.children:
-                yield modules
-                return
-        _find_locks(model)
 
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._found: tuple[list[nn.Module], list[Any], list[threading.RLock]] = ([], [], [])
 
-_submodules = operator.attrgetter("_modules")
-_is_training = operator.attrgetter("training")
-_compiled_call = operator.attrgetter("_compiled_call_impl")
+    @contextmanager
+    def exclusive(self) -> Iterator[list[nn.Module]]:
+        """One thread at a time on the model's modules, also where another model shares some; gives the modules."""
+        while True:
+            modules, children, locks = self._found
+            with ExitStack() as stack:
+                for lock in locks:
+                    stack.enter_context(lock)
+                if modules and list(chain.from_iterable(map(dict.values, map(_submodules, modules)))) == children:
+                    yield modules
+                    return
+            self._find()
 
+    def _find(self) -> None:
+        """Find the modules and their locks, in an order that is the same for everyone.
 
-def _find_locks(model: nn.Module) -> _Known:
-    """The locks of a model's modules, in an order that is the same for everyone.
+        A module that is also part of another model has that model's lock already: this model then takes that one, too.
+        """
+        modules = list(self.model.modules())
+        with _finding:
+            locks = {id(lock): lock for module in modules if (lock := _lock_of.get(module)) is not None}
+            if not locks:
+                lock = threading.RLock()
+                locks = {id(lock): lock}
+            own = next(iter(locks.values()))
+            for module in modules:
+                _lock_of.setdefault(module, own)
+        children = list(chain.from_iterable(map(dict.values, map(_submodules, modules))))
+        self._found = (modules, children, [lock for _, lock in sorted(locks.items())])
 
-    A module that is also part of another model has that model's lock already: this model then takes that one, too.
-    """
-    modules = list(model.modules())
-    with _finding:
-        locks = {id(lock): lock for module in modules if (lock := _lock_of.get(module)) is not None}
-        if not locks:
-            lock = threading.RLock()
-            locks = {id(lock): lock}
-        own = next(iter(locks.values()))
-        for module in modules:
-            _lock_of.setdefault(module, own)
-        ordered = [lock for _, lock in sorted(locks.items())]
-        children = list(map(id, _children(modules)))
-        _known[model] = found = _Known(list(map(weakref.ref, modules)), children, ordered)
-        return found
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """The model in eval mode, for one thread at a time, without a graph and with compiled parts run eagerly.
 
-
-def _children(modules: list[nn.Module]) -> Iterator[nn.Module | None]:
-    """All children of these modules, in order. No loop of ours: a GPU has nothing to do until it ends."""
-    return chain.from_iterable(map(dict.values, map(_submodules, modules)))
-
-
-@contextmanager
-def model_guard(model: nn.Module) -> Iterator[None]:
-    """Hold a model in eval mode, for one thread at a time, without a graph and with compiled parts run eagerly.
-
-    Afterwards it is as it was, also after an exception. Inside another guard of the same model in the same thread,
-    which holds it already, only the gradient mode is set.
-    """
-    held: set[int] = _held.__dict__.setdefault("models", set())
-    if id(model) in held:
-        with torch.inference_mode(False), torch.no_grad():
-            yield
-        return
-    with exclusive(model) as modules, torch.inference_mode(False), torch.no_grad():
-        training = list(filter(_is_training, modules))
-        compiled = any(map(_compiled_call, modules)) or "_orig_mod" in chain.from_iterable(map(_submodules, modules))
-        held.add(id(model))
-        try:
-            for module in training:
-                module.training = False
-            with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+        Afterwards it is as it was, also after an exception. Inside another guard of the same model in the same
+        thread, which holds it already, only the gradient mode is set.
+        """
+        held: set[int] = _held.__dict__.setdefault("models", set())
+        key = id(self.model)
+        if key in held:
+            with torch.no_grad():
                 yield
-        finally:
-            held.discard(id(model))
-            for module in training:
-                module.training = True
+            return
+        with self.exclusive() as modules, outside_inference_mode(), torch.no_grad():
+            training = list(filter(_is_training, modules))
+            compiled = any(map(_compiled_call, modules))
+            compiled = compiled or "_orig_mod" in chain.from_iterable(map(_submodules, modules))
+            held.add(key)
+            try:
+                for module in training:
+                    module.training = False
+                with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+                    yield
+            finally:
+                held.discard(key)
+                for module in training:
+                    module.training = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model, "_found": ([], [], [])}
+
+
+def model_guard(model: nn.Module) -> AbstractContextManager[None]:
+    """Hold a model still for one use, as `ModelGuard.hold` does."""
+    return ModelGuard(model).hold()
+
+
+def outside_inference_mode() -> AbstractContextManager[Any]:
+    """Tensors made inside this context may be part of a graph, whatever surrounds it."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def failed(what: str, error: Exception) -> GamlensError:

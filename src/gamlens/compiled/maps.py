@@ -36,7 +36,8 @@ def _compiled(formula: Formula, shapes: Any, size: tuple[int, int], how: str) ->
     """
 
     def run(inputs: Sequence[Sequence[Tensor]]) -> BlockMaps:
-        return fuse.make_maps(formula, inputs, size, how)
+        made = fuse.make_maps(formula, inputs, size, how)
+        return BlockMaps(made.blocks.clamp(0, 1), made.fused.clamp(0, 1), made.spans)  # a fast division may pass 1
 
     code = run.__code__.replace(co_name=f"maps_{next(_numbers)}")
     own = FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)

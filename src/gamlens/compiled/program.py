@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from gamlens.capture.forward import ForwardRecord, check_shape
-from gamlens.capture.guard import model_guard, unwrap
+from gamlens.capture.guard import ModelGuard
 from gamlens.capture.layers import LayerPoint, TokenGrid
 from gamlens.compiled import maps, split
 from gamlens.compiled.derive import Workshop
@@ -35,7 +35,7 @@ class Program:
     one, and `guards` are what was taken for true of any number.
     """
 
-    model: nn.Module
+    guard: ModelGuard
     parts: tuple[Part, ...]
     workshop: Workshop
     blocks: Mapping[str, str]
@@ -52,7 +52,7 @@ class Program:
         """Whether it is made for this many images, and from the model's layers and weights as they are."""
         if len(batch) not in self.seen and not self._takes(len(batch)):
             return False
-        now = _own(self.model)
+        now = _own(self.guard.model)
         return len(now) == len(self.own) and all(
             mine is theirs and place == before for (mine, place), (theirs, before) in zip(now, self.own, strict=True)
         )
@@ -67,7 +67,7 @@ class Program:
         """One forward of `batch` (B,C,H,W)."""
         blocks: dict[str, Tensor] = {}
         names = {value: name for name, value in self.blocks.items()}
-        with model_guard(self.model), _lasting(), nullcontext() if len(batch) in self.seen else quietly():
+        with self.guard.hold(), _lasting(), nullcontext() if len(batch) in self.seen else quietly():
             self.workshop.refresh()
             amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
             values: dict[str, Any] = {self.entry: batch.clone() if batch.is_inference() else batch}
@@ -85,7 +85,7 @@ class Program:
         kept = {name: blocks[name] for name in self.blocks}
         embedding = values[self.embedding] if self.embedding is not None else None
         return ForwardRecord(
-            model=self.model,
+            guard=self.guard,
             output=pytree.tree_unflatten(leaves, self.form),
             blocks=kept,
             embedding=embedding,
@@ -107,20 +107,20 @@ class Program:
 
 
 def build(
-    model: nn.Module,
+    guard: ModelGuard,
     batch: Tensor,
     blocks: Sequence[LayerPoint],
     *,
     embedding: LayerPoint | None = None,
     precision: torch.dtype | None = None,
 ) -> Program:
-    """Trace `model` on images like those of `batch` and compile it, cut at `blocks`. `Unsupported` says why not."""
-    model = unwrap(model)
+    """Trace a model on images like those of `batch` and compile it, cut at `blocks`. `Unsupported` says why not."""
+    model = guard.model
     wanted = list(dict.fromkeys([*blocks, *([embedding] if embedding is not None else [])]))
     own = tuple(_own(model))
     if any(map(_hooked, model.modules())):
         raise Unsupported("there are hooks on it")
-    with model_guard(model):
+    with guard.hold():
         traced = trace(model, batch, wanted)
         graph = traced.graph_module.graph
         held, entry = held_by(traced, model)
@@ -140,17 +140,17 @@ def build(
     count, guards = count_of(entry)
     assert traced.call_spec.out_spec is not None
     return Program(
-        model,
-        tuple(fast),
-        workshop,
-        {str(point): named[point] for point in blocks},
-        named[embedding] if embedding is not None else None,
-        result_of(traced, held),
-        traced.call_spec.out_spec,
-        entry.name,
-        own,
-        count,
-        guards,
+        guard=guard,
+        parts=tuple(fast),
+        workshop=workshop,
+        blocks={str(point): named[point] for point in blocks},
+        embedding=named[embedding] if embedding is not None else None,
+        result=result_of(traced, held),
+        form=traced.call_spec.out_spec,
+        entry=entry.name,
+        own=own,
+        batch=count,
+        guards=guards,
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gamlens.capture import forward as capture
 from gamlens.capture.device import finite
 from gamlens.capture.forward import ForwardRecord, last_layers
-from gamlens.capture.guard import exclusive, unwrap
+from gamlens.capture.guard import ModelGuard, outside_inference_mode, unwrap
 from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layers import OUTPUT, PIXELS, LayerPoint, TokenGrid
 from gamlens.errors import GamlensError, Registry, warn
@@ -47,7 +47,7 @@ class HookedModel:
         precision: str = "fp32",
         compile: bool = False,
     ) -> None:
-        self.model, self.inner, self.name = model, unwrap(model), name
+        self.model, self.guard, self.name = model, ModelGuard(unwrap(model)), name
         self.output, self.precision, self.dtype = output, precision, PRECISIONS[precision]
         self.asked = points_named(self.inner, blocks)
         place = points_named(self.inner, [embedding] if embedding is not None else None)
@@ -60,13 +60,18 @@ class HookedModel:
     def with_model(self, model: nn.Module) -> HookedModel:
         """The same blocks of another copy of the model."""
         other = copy.copy(self)
-        other.model, other.inner, other._programs = model, unwrap(model), {}
+        other.model, other.guard, other._programs = model, ModelGuard(unwrap(model)), {}
         return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_programs": {}}
 
     # What is known about the model
+
+    @property
+    def inner(self) -> nn.Module:
+        """The network inside wrappers such as nn.DataParallel."""
+        return self.guard.model
 
     @property
     def embedding(self) -> LayerPoint:
@@ -158,7 +163,7 @@ class HookedModel:
         if record is None:
             during = method.during() if method is not None else None
             record = capture.forward(
-                self.inner, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids
+                self.guard, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids
             )
         if place is not None:
             record.embedding = self._embedding(pick(record.output, self.output) if whole else record.embedding, batch)
@@ -168,7 +173,7 @@ class HookedModel:
         """The embedding as one vector per image, (B,D), still in the graph."""
         if found is None or len(found) != len(batch) or found.numel() == 0:
             raise GamlensError(f"The embedding {self.embedding.name!r} gives no vector an image: name another layer.")
-        with torch.inference_mode(False), torch.enable_grad():
+        with outside_inference_mode(), torch.enable_grad():
             return found.flatten(1)
 
     def picked(self, record: ForwardRecord) -> Any:
@@ -177,9 +182,9 @@ class HookedModel:
 
     def class_scores(self, record: ForwardRecord, count: int) -> Tensor:
         """The model's class scores (B,K), picked out of its output."""
-        output: Tensor = self.picked(record)
-        if not isinstance(output, Tensor):
-            output = pick(output, None)
+        output: Tensor = record.output
+        if self.output is not None or not isinstance(output, Tensor):
+            output = pick(output, self.output)
         if output.ndim != 2 or len(output) != count or not output.is_floating_point():
             raise GamlensError(
                 f"The output has the shape {tuple(output.shape)}; class scores are ({count}, classes). Pick them with "
@@ -195,14 +200,14 @@ class HookedModel:
 
         key = (tuple(points), embedding, len(batch) == 1, batch.shape[1:], batch.dtype, batch.device)
         try:
-            with exclusive(self.inner):  # no other forward has hooks on it meanwhile
+            with self.guard.exclusive():  # no other forward has hooks on it meanwhile
                 program = self._programs.get(key)
                 if key in self._programs and program is None:
                     return None
                 if program is None and len(self._programs) >= MOST_PROGRAMS:
                     raise compiled.Unsupported(f"there are {MOST_PROGRAMS} programs already, one per size and blocks")
                 if program is None or not program.fits(batch):
-                    program = compiled.build(self.inner, batch, points, embedding=embedding, precision=self.dtype)
+                    program = compiled.build(self.guard, batch, points, embedding=embedding, precision=self.dtype)
                     self._programs[key] = program
                     if not program.fits(batch):
                         raise compiled.Unsupported(f"what it runs depends on the number of images, here {len(batch)}")

@@ -14,6 +14,7 @@ from gamlens import fuse, scores
 from gamlens.capture import backward
 from gamlens.capture.device import Check, Checks, finite_score
 from gamlens.capture.forward import ForwardRecord
+from gamlens.capture.guard import outside_inference_mode
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, PairExplanation
 from gamlens.fuse import at_least_float32, without_grad_or_autocast
@@ -51,7 +52,7 @@ class PairTrace:
         """Split the embeddings of one forward, or take those of two, into x's and y's."""
         x, y = records[0].embeddings, records[-1].embeddings
         if len(records) == 1:
-            with torch.inference_mode(False), torch.enable_grad():
+            with outside_inference_mode(), torch.enable_grad():
                 x, y = x[:pairs], x[pairs:]
         return cls(records=records, embeddings=(x, y), provenances=provenances)
 
@@ -103,7 +104,7 @@ class PairTrace:
     def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Trace, Trace]:
         """The score of every pair, and one backward into both sides."""
         fn = scores.find_pair_score(score)
-        with without_grad_or_autocast(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
+        with without_grad_or_autocast(self.embeddings[0]), outside_inference_mode(), torch.enable_grad():
             value = fn(at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1]))
         waiting = Checks()
         for record in self.records:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gamlens.capture import backward
 from gamlens.capture.forward import ForwardRecord
+from gamlens.capture.guard import outside_inference_mode
 from gamlens.fuse import at_least_float32, without_grad_or_autocast
 
 LINEAR_FORM, UNIT_FORM, OTHER_FORM = "linear", "unit", "other"
@@ -37,7 +38,7 @@ def find_form(record: ForwardRecord, embeddings: Tensor) -> tuple[str, Tensor]:
     e = at_least_float32(embeddings.detach())
     noise = torch.randn(e.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(e)
     v = F.normalize(noise) + F.normalize(e)
-    with without_grad_or_autocast(e), torch.inference_mode(False), torch.enable_grad():
+    with without_grad_or_autocast(e), outside_inference_mode(), torch.enable_grad():
         along = (at_least_float32(embeddings) * v).sum(dim=1)
     (found,) = backward.gradients(along, [record], keep_graph=True)
     name, gradient = list(found.items())[-1]

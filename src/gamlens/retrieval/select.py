@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gamlens import methods, scores
 from gamlens.capture.device import Checks, finite_score
+from gamlens.capture.guard import outside_inference_mode
 from gamlens.errors import GamlensError
 from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
 
@@ -75,7 +76,7 @@ def score_gradients(
     for side, embeddings in enumerate((x, y)):
         _check_lengths(score, side, embeddings, chosen[:, side])
     fn = scores.find_pair_score(score)
-    with without_grad_or_autocast(x), torch.inference_mode(False), torch.enable_grad():
+    with without_grad_or_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
         value = fn(own, other)
         Checks().ask(finite_score(value, len(x)), value.device)
