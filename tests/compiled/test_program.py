@@ -19,6 +19,7 @@ from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens import compiled as fast
 from gamlens.capture.guard import ModelGuard
 from gamlens.capture.layers import LayerPoint
+from gamlens.compiled import split
 
 
 def transformer() -> nn.Module:
