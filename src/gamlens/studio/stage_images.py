@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
-from gamlens import fuse, methods, render
+from gamlens import methods, render
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
+from gamlens.figures import draw_evidence
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio.controls import MEAN_OF_N, Controls
 from gamlens.studio.uploads import Photo
 from gamlens.trace import HIDDEN_SHARE, Guess, Trace
+
+EVIDENCE_TITLES = ("P: adds", "N: takes away", "Hidden: |N| ≥ P")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,21 +106,15 @@ def _map_image(result: Explanation, controls: Controls, reason: str, side: str) 
 def _evidence_images(trace: Trace, result: Explanation, controls: Controls, reason: str, side: str) -> list[StageImage]:
     """Eq. 4: P and |N| on one scale, and the pixels that Grad-CAM hides, dimmed and outlined."""
     found = trace.evidence(None if controls.block == MEAN_OF_N else controls.block)
-    frame, photo, name = result.frames[0], np.asarray(result.image(0)), result.pictures[0].name
-    size = (result.maps.shape[1], result.maps.shape[2])
-    top = torch.maximum(found.positive.max(), found.negative.abs().max()).clamp(min=1e-12)
-    images = []
-    for part, title, cmap in ((found.positive, "P: adds", controls.cmap), (-found.negative, "N: takes away", "ocean")):
-        full = frame.map(fuse.resize(part / top, size)[0].clamp(0, 1)).cpu().numpy()
-        image = render.overlay(photo, full, opacity=controls.opacity, cmap=cmap)
-        images.append(StageImage(image, title, f"{name}: {title} {reason}, {_peak(full)}", side=side))
-    near = torch.nn.functional.interpolate(found.hidden[:, None].float(), size=size, mode="nearest")[0, 0]
-    hidden = (frame.map(near) >= 0.5).cpu().numpy()
-    dimmed = np.where(hidden[:, :, None], photo // 3, photo).astype(np.uint8)
-    image = render.overlay(dimmed, np.zeros(hidden.shape, np.float32), opacity=0.0, mask=hidden)
+    cmaps, name = (controls.cmap, "ocean"), result.pictures[0].name
+    drawn = draw_evidence(found, result.image(0), result.frames[0], opacity=controls.opacity, cmaps=cmaps)
+    words = [f"{title} {reason}, {_peak(full)}" for title, full in zip(EVIDENCE_TITLES, drawn.maps, strict=False)]
     share = f"{100 * float(found.hidden_share[0]):.0f} % of the positive evidence"
-    alt = f"{name}: Grad-CAM hides {share}, dimmed here"
-    return [*images, StageImage(image, "Hidden: |N| ≥ P", alt, share, side)]
+    words.append(f"Grad-CAM hides {share}, dimmed here")
+    return [
+        StageImage(image, title, f"{name}: {text}", caption, side)
+        for image, title, text, caption in zip(drawn[:3], EVIDENCE_TITLES, words, ("", "", share), strict=True)
+    ]
 
 
 def notes(traces: Sequence[Trace], results: Sequence[Explanation], controls: Controls) -> list[str]:
