@@ -24,7 +24,7 @@ from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.render import Chart, Charts, Grid, Table, Text
 from gamlens.report import evaluation as report
-from gamlens.report.values import aligned, columns, difference, reference, rivals
+from gamlens.report.values import Measure, aligned, columns, difference, reference, rivals
 
 IMAGES, SIDE = 24, 64
 CHROMIUM = "/usr/bin/chromium"
@@ -86,10 +86,10 @@ def test_columns_and_pairs_by_hand(run: results.Run) -> None:
     cell = next(c for c in tables.cells(run) if (c.method, c.n, c.metric) == ("gam", 2, "IoU"))
     assert base.mean() == pytest.approx(cell.value.mean)
     assert base.threshold == cell.threshold
-    others = rivals(found, base, "up")
+    others = rivals(found, base, Measure("IoU, %", "up"))
     assert [(o.method, o.n) for o in others if o.method == "gam"] == [("gam", 1)]
     assert {o.method for o in others} == {"gam", "grad_cam", "grad_cam_pp"}
-    worst = rivals(found, base, "down")[0]
+    worst = rivals(found, base, Measure("drop", "down"))[0]
     assert worst.mean() <= next(o for o in others if o.method == worst.method).mean()
     _, mine, theirs = aligned(base, others[0])
     by_hand = [
@@ -98,7 +98,7 @@ def test_columns_and_pairs_by_hand(run: results.Run) -> None:
         for key in base.keys if int(key[0][:2]) % 4
     ]  # fmt: skip
     assert (mine - theirs).tolist() == pytest.approx(by_hand)
-    gap = difference(base, others[0], "down")
+    gap = difference(base, others[0], Measure("drop", "down"))
     assert gap.mean == pytest.approx(-np.mean(by_hand))
     assert gap.wins == sum(value < 0 for value in by_hand)
 
@@ -195,7 +195,7 @@ def test_what_is_not_at_hand_is_said(run: results.Run, data: Path, lens: Lens, t
         report.page([("loc", run)], report.ReportOptions(lens=other))
     with pytest.raises(GamlensError, match="no run"):
         report.page([])
-    with pytest.raises(GamlensError, match="no confidence 'logits': did you mean 'logit'"):
+    with pytest.raises(GamlensError, match="logit or probability, not 'logits'"):
         report.ReportOptions(confidence="logits")
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 from torch.nn import functional as F
 
 from gamlens import render
 from gamlens.figures.panels import full_size
 from gamlens.inputs.frame import Frame
 from gamlens.render import RGB
+from gamlens.trace import HIDDEN_SHARE, Evidence
 
 
 class EvidenceDrawing(NamedTuple):
@@ -27,7 +27,7 @@ class EvidenceDrawing(NamedTuple):
 
 
 def draw_evidence(
-    evidence: tuple[Tensor, Tensor, Tensor],
+    evidence: Evidence,
     image: Image.Image,
     frame: Frame,
     *,
@@ -65,6 +65,6 @@ def draw_evidence(
     return EvidenceDrawing(adds, takes, render.outlined(dimmed, mask, colour=outline, thick=thick), maps)
 
 
-def hides_most(hidden_share: Tensor, row: int = 0) -> bool:
-    """Whether Grad-CAM hides more than half of the positive evidence: `hidden_share` (R,) of `trace.evidence()`."""
-    return bool(hidden_share[row] > 0.5)
+def hides_most(evidence: Evidence, row: int = 0) -> bool:
+    """Whether Grad-CAM hides most of the positive evidence of a row."""
+    return bool(evidence.hidden_share[row] > HIDDEN_SHARE)

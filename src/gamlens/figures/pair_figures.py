@@ -13,10 +13,10 @@ from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, aspects, frame_o
 from gamlens.figures.request import COMPARED, FigureRequest, example_pairs, require_several_blocks
 from gamlens.inputs.frame import Frame
 from gamlens.render import Grid, LineKey, Panel, ScaleKey
+from gamlens.trace import Trace
 
 LITERAL = "grad_cam_pp_literal"
 SUMS_KEY = ScaleKey("Sums over channels", "0", "largest")
-ThreeMaps = tuple[Tensor, Tensor, Tensor]
 
 
 def cosine(request: FigureRequest) -> Grid:
@@ -44,8 +44,7 @@ def negative(request: FigureRequest) -> Grid:
         gam, cam = (trace.explain(name, 1, score=request.score) for name in ("gam", "grad_cam"))
         groups.append((f"{request.score} {float(gam.scores[0]):.2f}", 2))
         for own, other, side in zip((gam.x, gam.y), (cam.x, cam.y), trace.sides(request.score), strict=True):
-            evidence = side.evidence()
-            columns.append(_diagnosis(own, other, side.sums(), evidence, evidence.hidden_share))
+            columns.append(_diagnosis(own, other, side))
     keys = (SALIENCY_KEY, SUMS_KEY, LineKey("hidden: |N| >= P", PREDICTED_INK))
     cells = tuple(zip(*columns, strict=True))
     return Grid(cells, labels=names, groups=tuple(groups), widths=aspects(cells[0]), keys=keys)
@@ -82,10 +81,10 @@ def _on_own_scale(values: Tensor, frame: Frame) -> Panel:
     return plain_map(values, float(values.max()), frame)
 
 
-def _diagnosis(gam: Explanation, cam: Explanation, sums: ThreeMaps, evidence: ThreeMaps, share: Tensor) -> list[Panel]:
+def _diagnosis(gam: Explanation, cam: Explanation, side: Trace) -> list[Panel]:
     """One image's column of the negative-gradient figure; each two parts that are compared share a scale."""
-    frame = frame_of(gam)
-    activation, rising, falling = (part[0] for part in sums)
+    frame, evidence = frame_of(gam), side.evidence()
+    activation, rising, falling = (part[0] for part in side.sums())
     top = float(torch.maximum(rising.max(), falling.max()))
     drawn = draw_evidence(
         evidence, gam.image(), frame, opacity=None, cmaps=("ember", "ember"), outline=PREDICTED_INK, thick=1.5
@@ -93,13 +92,17 @@ def _diagnosis(gam: Explanation, cam: Explanation, sums: ThreeMaps, evidence: Th
     return [
         photo(gam),
         heat(gam),
-        heat(cam, mark="bad" if hides_most(share) else ""),
+        heat(cam, mark="bad" if hides_most(evidence) else ""),
         _on_own_scale(activation, frame),
         plain_map(rising, top, frame),
         plain_map(falling, top, frame),
         Panel(drawn.positive),
         Panel(drawn.negative),
-        Panel(drawn.hidden, caption=f"{100 * float(share[0]):.0f} % of P", alt="pixels that Grad-CAM hides"),
+        Panel(
+            drawn.hidden,
+            caption=f"{100 * float(evidence.hidden_share[0]):.0f} % of P",
+            alt="pixels that Grad-CAM hides",
+        ),
     ]
 
 
@@ -113,7 +116,7 @@ def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
         trace = request.lens.trace_pair(x.image, y.image, n=request.most)
         results = {name: trace.explain(name, request.blocks_of(name), score=request.score) for name in methods}
         for side, part in zip("xy", trace.sides(request.score), strict=True):
-            hides = hides_most(part.evidence().hidden_share)
+            hides = hides_most(part.evidence())
             own = {name: getattr(result, side) for name, result in results.items()}
             fails = {name: is_empty(shown) or (name == "grad_cam" and hides) for name, shown in own.items()}
             panels = [heat(shown, mark="bad" if fails[name] else "") for name, shown in own.items()]

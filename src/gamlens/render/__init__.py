@@ -9,7 +9,6 @@ from gamlens.render.elements import (
     Chart,
     Charts,
     Grid,
-    GridKey,
     Heading,
     LineKey,
     Page,
@@ -30,9 +29,8 @@ from gamlens.render.raster.overlay import STYLES, boxed, outlined, overlay
 from gamlens.render.raster.rgb import beside, stacked, thumbnail
 
 __all__ = [
-    "COLORMAPS", "PALETTE", "RGB", "STYLES", "Bars", "Block", "BoxCorners", "Chart", "Charts", "Grid", "GridKey",
-    "Heading",
+    "COLORMAPS", "PALETTE", "RGB", "STYLES", "Bars", "Block", "BoxCorners", "Chart", "Charts", "Grid", "Heading",
     "LineKey", "Page", "Panel", "ScaleKey", "Section", "Series", "Table", "TableCell", "Text", "beside", "boxed",
-    "colorize", "draw", "draw_chart", "fragment", "html", "lut", "outlined", "overlay", "stacked",
-    "thumbnail", "typeset", "write",
+    "colorize", "draw", "draw_chart", "fragment", "html", "lut", "outlined", "overlay", "stacked", "thumbnail",
+    "typeset", "write",
 ]  # fmt: skip

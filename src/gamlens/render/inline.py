@@ -1,9 +1,10 @@
-"""Plain words to safe HTML."""
+"""Plain words to safe HTML, to anchors, and to names that are unique."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from html import escape
 
 _INLINE = re.compile(
@@ -38,6 +39,17 @@ def paragraphs(text: str, *, kind: str = "") -> str:
     """One <p> for each part of `text` between blank lines."""
     opening = f'<p class="{kind}">' if kind else "<p>"
     return "\n".join(f"{opening}{inline(part.strip())}</p>" for part in re.split(r"\n\s*\n", text) if part.strip())
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """The names, with -2, -3, ... after those that came before, in whichever case."""
+    taken: dict[str, str] = {}
+    for name in names:
+        wanted, number = name, 2
+        while name.lower() in taken:
+            name, number = f"{wanted}-{number}", number + 1
+        taken[name.lower()] = name
+    return list(taken.values())
 
 
 def slug(text: str) -> str:

@@ -19,7 +19,7 @@ from gamlens.figures.request import Example
 from gamlens.inputs.images import upright
 from gamlens.lens import Lens
 from gamlens.render import Block, Grid, Heading, LineKey, Panel, ScaleKey, Text, thumbnail
-from gamlens.report.values import Column, ItemKey, Measure, aligned
+from gamlens.report.values import Column, ItemKey, Measure, gains
 
 CASE_SIDE = 320
 
@@ -71,21 +71,18 @@ def cases(
     """The reference's best and worst items, and where it gains and loses most against the strongest other."""
     if found.missing:
         return [Text(found.missing)]
-    sign = 1 if what.better == "up" else -1
     used = (base.used & ~base.values.isnan()).nonzero()[:, 0].tolist()
-    ranked = sorted(used, key=lambda n: -sign * float(base.values[n]))
+    ranked = sorted(used, key=lambda n: -what.sign * float(base.values[n]))
     chosen: list[tuple[str, list[ItemKey]]] = [
         (f"{base.name}: best", [base.keys[n] for n in ranked[:count]]),
         (f"{base.name}: worst", [base.keys[n] for n in ranked[::-1][:count]]),
     ]
     if other is not None:
-        keys, mine, theirs = aligned(base, other)
-        gain = (sign * (mine - theirs)).tolist()
-        order = sorted(range(len(keys)), key=lambda n: -gain[n])
-        chosen.append((f"{base.name} gains most over {other.name}", [keys[n] for n in order[:count] if gain[n] > 0]))
-        chosen.append(
-            (f"{base.name} loses most to {other.name}", [keys[n] for n in order[::-1][:count] if gain[n] < 0])
-        )
+        gain = gains(base, other, what)
+        order = sorted(gain, key=lambda key: -gain[key])
+        won, lost = [key for key in order if gain[key] > 0], [key for key in reversed(order) if gain[key] < 0]
+        chosen.append((f"{base.name} gains most over {other.name}", won[:count]))
+        chosen.append((f"{base.name} loses most to {other.name}", lost[:count]))
     blocks: list[Block] = []
     if lens is None:
         blocks.append(Text("Photos and true places only; name the model (`--model`) to have the maps drawn again."))

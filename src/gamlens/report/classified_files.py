@@ -191,9 +191,6 @@ def _results(part: bytes) -> Iterator[FileResult]:
     """The results in a part that `_encode` made."""
     for row in map(json.loads, part.splitlines()):
         record = {key: value for key, value in row.items() if key != "error" or value}
-        if row["error"]:
-            yield FileResult(row["file"], record=record, error=row["error"])
-            continue
-        names, scores = (tuple(one[key] for one in row["explained"]) for key in ("name", "score"))
-        top = tuple(Guess(**guess) for guess in row["top"])
-        yield FileResult(row["file"], row["folder"], names, scores, top, record)
+        names, scores = (tuple(one[key] for one in row.get("explained", ())) for key in ("name", "score"))
+        top = tuple(Guess(**guess) for guess in row.get("top", ()))
+        yield FileResult(row["file"], row.get("folder", ""), names, scores, top, record, row["error"])

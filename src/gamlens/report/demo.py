@@ -6,6 +6,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,9 +17,11 @@ from gamlens._version import __version__
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.figures import COMPARED, draw_evidence
+from gamlens.files import StagedFiles
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.render import Bars, Grid, Page, Panel, Section, Table, Text
+from gamlens.render.inline import slug
 from gamlens.trace import Trace
 
 METHOD_TITLES = tuple(METHODS[name].title for name in COMPARED)
@@ -191,10 +194,8 @@ def _size_of(trace: Trace, name: str) -> str:
 
 def _save_pictures(sections: Sequence[Section], out: Path) -> None:
     """Every grid of the page as a PNG of its own."""
-    for number, section in enumerate(sections, 1):
-        for grid in (block for block in section.blocks if isinstance(block, Grid)):
-            name = f"{number}-{'-'.join(section.title.lower().replace('?', '').replace(',', '').split())}.png"
-            try:
-                render.draw(grid, cell=260).save(out / name)
-            except OSError as error:
-                raise GamlensError(f"Cannot write {str(out / name)!r}: {error.strerror or error}.") from error
+    with StagedFiles() as staged:
+        for number, section in enumerate(sections, 1):
+            for grid in (block for block in section.blocks if isinstance(block, Grid)):
+                picture = render.draw(grid, cell=260)
+                staged.write(out / f"{number}-{slug(section.title)}.png", partial(picture.save, format="PNG"))

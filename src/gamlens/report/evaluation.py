@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gamlens._version import __version__
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError
 from gamlens.evaluation import tables
 from gamlens.evaluation.results import Run
 from gamlens.inputs.transform import Transform
@@ -18,7 +18,6 @@ from gamlens.report import evaluation_sections as parts
 from gamlens.report.cases import areas, cases, source
 from gamlens.report.values import columns, measure, reference, rivals
 
-CONFIDENCES = ("logit", "probability")
 Topic = tuple[str, list[Block]]
 
 
@@ -33,8 +32,7 @@ class ReportOptions:
     count: int = 4
 
     def __post_init__(self) -> None:
-        if self.confidence not in CONFIDENCES:
-            raise GamlensError(f"There is no confidence {self.confidence!r}: {near(self.confidence, CONFIDENCES)}")
+        tables.check_confidence(self.confidence)
 
 
 def page(
@@ -75,9 +73,8 @@ def _topics(run: Run, options: ReportOptions) -> list[Topic]:
         words = "**No item could be measured**, so there is nothing to compare: every one of them failed."
         return [("Numbers", [Text(words)]), *closing]
     what = measure(run)
-    others = rivals(found, base, what.better)
-    sign = 1 if what.better == "up" else -1
-    strongest = max((o for o in others if o.method != base.method), key=lambda o: sign * o.mean(), default=None)
+    others = rivals(found, base, what)
+    strongest = max((o for o in others if o.method != base.method), key=lambda o: what.sign * o.mean(), default=None)
     data = source(run, root=options.root, split=options.split)
     by_size: list[Block] = (
         [Text(data.missing)] if data.missing else parts.sizes(base, others, what, areas(data, base.keys))

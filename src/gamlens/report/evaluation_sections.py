@@ -14,7 +14,7 @@ from gamlens.evaluation import tables
 from gamlens.evaluation.results import Run
 from gamlens.methods import METHODS
 from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
-from gamlens.report.values import Column, ItemKey, Measure, aligned, difference
+from gamlens.report.values import Column, ItemKey, Measure, aligned, difference, gains
 
 POINTS, BINS, ERRORS = 800, 5, 200
 SMALL = 20
@@ -79,7 +79,7 @@ def scatter(base: Column, others: Sequence[Column], what: Measure) -> list[Block
         _, mine, theirs = aligned(base, other)
         chosen = sorted(random.Random(0).sample(range(len(mine)), min(POINTS, len(mine))))
         points = tuple((float(theirs[place]), float(mine[place])) for place in chosen)
-        gap = difference(base, other, what.better)
+        gap = difference(base, other, what)
         drawn = f"{len(points)} of {len(mine)} items drawn, the same for every chart" if len(points) < len(mine) else ""
         ends = _ends([*mine.tolist(), *theirs.tolist()])
         series = (Series(base.name, points, "dots", number),)
@@ -105,8 +105,7 @@ def sizes(base: Column, others: Sequence[Column], what: Measure, areas: Mapping[
     names = tuple(f"{100 * part[0][0]:.0f}-{100 * part[-1][0]:.0f} %" for part in parts)
     series, cells = [], []
     for number, other in enumerate(others, start=2):
-        keys, mine, theirs = aligned(base, other)
-        gain = dict(zip(keys, ((mine - theirs) * (1 if what.better == "up" else -1)).tolist(), strict=True))
+        gain = gains(base, other, what)
         found = [_interval([gain[key] for _, key in part if key in gain]) for part in parts]
         shift = 0.12 * (number - 2 - (len(others) - 1) / 2)
         points = tuple((place + shift, one.mean) for place, one in enumerate(found))

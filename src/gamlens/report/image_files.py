@@ -11,6 +11,7 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import file_stem
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 from gamlens.render import Page, Section
+from gamlens.render.inline import unique_names
 
 
 def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool = False) -> list[str]:
@@ -42,16 +43,8 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
 
 def result_folders(files: Sequence[str], out: Path) -> dict[str, Path]:
     """One folder below `out` per file, named after it, with a number where two names are the same."""
-    folders: dict[str, Path] = {}
-    taken: set[str] = set()
-    for file in files:
-        stem = name = file_stem(Path(file).stem)
-        number = 2
-        while name.lower() in taken:
-            name, number = f"{stem}-{number}", number + 1
-        taken.add(name.lower())
-        folders[file] = out / name
-    return folders
+    names = unique_names(file_stem(Path(file).stem) for file in files)
+    return {file: out / name for file, name in zip(files, names, strict=True)}
 
 
 def limited_page(title: str, lead: str, sections: Iterable[Section], *, limit: int, count: int, what: str) -> Page:

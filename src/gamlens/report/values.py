@@ -53,8 +53,14 @@ class Measure:
     title: str
     better: Better
 
+    @property
+    def sign(self) -> int:
+        """What a difference of two values is multiplied by so that plus is better."""
+        return 1 if self.better == "up" else -1
+
 
 def measure(run: Run) -> Measure:
+    """The measure of a run: the drop of the score, or IoU."""
     if run.about["protocol"]["kind"] == "objective":
         return Measure("Drop of the score, %", "down")
     return Measure("IoU, %", "up")
@@ -74,14 +80,13 @@ def reference(found: Sequence[Column]) -> Column | None:
     return next(iter(usual or sorted(gam, key=lambda column: -column.n) or own), None)
 
 
-def rivals(found: Sequence[Column], base: Column, better: Better) -> list[Column]:
+def rivals(found: Sequence[Column], base: Column, what: Measure) -> list[Column]:
     """Every other method at its best n, then the reference's own method at its other n."""
     best: dict[str, Column] = {}
-    sign = 1 if better == "up" else -1
     for column in found:
         if column.n > 0 and column.method != base.method:
             known = best.get(column.method)
-            if known is None or sign * column.mean() > sign * known.mean():
+            if known is None or what.sign * (column.mean() - known.mean()) > 0:
                 best[column.method] = column
     own = [column for column in found if column.method == base.method and column.n not in (0, base.n)]
     return [*best.values(), *own]
@@ -97,10 +102,16 @@ def aligned(base: Column, other: Column) -> tuple[tuple[ItemKey, ...], Tensor, T
     return tuple(base.keys[number] for number in mine), base.values[mine], other.values[theirs]
 
 
-def difference(base: Column, other: Column, better: Better) -> Difference:
+def difference(base: Column, other: Column, what: Measure) -> Difference:
     """The paired difference, turned so that plus is better."""
-    _, a, b = aligned(base, other)
-    return metrics.paired(a, b) if better == "up" else metrics.paired(-a, -b)
+    _, mine, theirs = aligned(base, other)
+    return metrics.paired(what.sign * mine, what.sign * theirs)
+
+
+def gains(base: Column, other: Column, what: Measure) -> dict[ItemKey, float]:
+    """How much better the reference is than the other one, for each item that both have and that counts."""
+    keys, mine, theirs = aligned(base, other)
+    return dict(zip(keys, (what.sign * (mine - theirs)).tolist(), strict=True))
 
 
 def _column(method: str, n: int, rows: Columns, confidence: str) -> Column:
