@@ -16,11 +16,11 @@ import real
 import torch
 
 from gamlens.data import load
-from gamlens.evaluation import ablation_files as ablate_files
 from gamlens.evaluation import results
-from gamlens.evaluation.ablation import MEASURES, Plan, ablate, table
-from gamlens.evaluation.protocol import Protocol, units
-from gamlens.evaluation.typeset import markdown
+from gamlens.evaluation.ablation import MEASURES, Plan, table, table_of, write
+from gamlens.evaluation.measure import evaluate
+from gamlens.evaluation.protocol import units
+from gamlens.evaluation.table_files import markdown
 
 FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette"}
 
@@ -29,20 +29,20 @@ def run(name: str, plan: Plan, options: Any) -> None:
     """Measure one network and write what was found."""
     start = time.perf_counter()
     lens, dataset = real.lens(name).to(options.device), load("ilsvrc", real.DATA / FOLDERS[name])
-    protocol = Protocol("localization", methods=plan.methods, n=plan.numbers(lens), fill=plan.fill)
+    protocol = plan.protocol(lens)
     items = units(dataset, protocol)[: options.limit]
     rows: list[dict[str, Any]] = []
-    for part in ablate(lens, items, plan, batch=options.batch):
+    for part in evaluate(lens, items, protocol, batch=options.batch):
         rows += part
         done = len({row["item"] for row in rows})
         print(f"  {name}: {done} of {len(items)}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     about = results.describe(lens, dataset, protocol, len(items))
     about |= {"model": name, "data": FOLDERS[name], "seconds": time.perf_counter() - start, "device": options.device}
     found = table(rows, about, plan)
-    ablate_files.write(found, plan, options.out / name, about)
+    write(found, plan, options.out / name, about)
     print(f"## {name}, {len(items)} items of {FOLDERS[name]}\n")
     for measure in MEASURES:
-        print(markdown(*ablate_files.cells_of(found, plan, measure)))
+        print(markdown(*table_of(found, plan, measure)))
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from gamlens import Lens
 from gamlens.data import load
 from gamlens.engine import Job, RunFolder, run_local
 from gamlens.evaluation import results
-from gamlens.evaluation.masked import LARGEST
+from gamlens.evaluation.masked import IMAGES_AT_ONCE
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.runs import MakeMeasurer, evaluate_run
 
@@ -49,7 +49,7 @@ def floor(lens: Lens, items: int, protocol: Protocol, batch: int) -> tuple[float
         for start in range(0, items, batch):
             size = min(batch, items - start)
             sizes = [size]
-            together = max(1, LARGEST // size)
+            together = max(1, IMAGES_AT_ONCE // size)
             sizes += [size * min(together, masked - at) for at in range(0, masked, together)]
             for one in sizes:
                 data: Tensor = torch.randn(one, 3, 224, 224, device=next(lens.model.parameters()).device)

@@ -2,7 +2,7 @@
 
 JPEG files are made from smooth noise, 500 x 375, or of several shapes with --mixed. Decoding alone: the stream's own
 threads, from the files to batches the model takes, and no model. The model alone: such batches, decoded before,
-launched and settled as the stream does it, to one result an image on the host. Where decoding overlaps with the model,
+launched and finished as the stream does it, to one result an image on the host. Where decoding overlaps with the model,
 the stream takes little more than the slower of the two.
 """
 
@@ -32,7 +32,7 @@ from gamlens import Lens
 from gamlens.capture import device as host
 from gamlens.inputs.batch import ModelInput, Views, prepare_pixels
 from gamlens.streaming import stream as room
-from gamlens.streaming.prefetch import Line, grouped, usual
+from gamlens.streaming.prefetch import BatchPrefetcher, grouped, worker_count
 
 PATTERNS = 200
 DECODED = 4  # batches at hand for the model alone, used in turn
@@ -60,41 +60,42 @@ class Bench:
     def __init__(self, lens: Lens, files: list[str], batch: int) -> None:
         self.lens, self.files, self.batch = lens, files, batch
         self.device = next(lens.model.parameters()).device
-        self.model = room.Model(self._look, lambda trace: trace.explain("gam", 2, "mean"), 5, self.device)
         self.groups = [list(group) for group in grouped(enumerate(files), batch)]
         self.decoded = [self._decoded(group) for group in self.groups[:DECODED]]
         self.last = self._decoded(self.groups[-1])
 
-    def _decoded(self, group: list[tuple[int, str]]) -> room.Sorted:
-        return room.sort([self._load(file) for _, file in group], self.device)
+    def _decoded(self, group: list[tuple[int, str]]) -> room.SizeBatches:
+        return room.sort_by_size([self._load(file) for _, file in group], self.device)
 
-    def _look(self, ready: ModelInput) -> Any:
-        return self.lens._trace(ready, None, n=2, score="logit", views=(), keep=False)
+    def _explain(self, ready: ModelInput) -> Any:
+        trace = self.lens.trace(ready, keep_graph=False)
+        return trace, trace.explain("gam", 2, "mean")
 
     def _load(self, file: str) -> ModelInput:
         return prepare_pixels(file, self.lens.transform, Views())
 
     def decode(self, workers: int) -> None:
-        made = partial(room.sort, device=self.device)
+        collate = partial(room.sort_by_size, device=self.device)
         source = iter(enumerate(self.files))
-        with Line(partial(room._loaded, self._load), made, batch=self.batch, threads=workers) as line:
+        load = partial(room._load, self._load)
+        with BatchPrefetcher(load, collate, batch_size=self.batch, workers=workers) as decoded:
             while True:
-                room._fill(line, source, busy=False)
-                if not line.waiting:
+                room._fill(decoded, source, busy=False)
+                if not decoded.waiting:
                     return
-                line.take()
+                decoded.take()
 
     def look(self) -> None:
-        early = room.EARLY if self.device.type == "cuda" else 0
-        flying: deque[room.PendingBatch] = deque()
-        with ThreadPoolExecutor(1) as home:
+        ahead = room.LAUNCHED_AHEAD if self.device.type == "cuda" else 0
+        pending: deque[room.PendingBatch] = deque()
+        with ThreadPoolExecutor(1) as host:
             for number, group in enumerate(self.groups):
                 images = self.decoded[number % DECODED] if len(group) == self.batch else self.last
-                flying.append(room.launch(group, images, self.model, home if early else None))
-                if len(flying) > early:
-                    room.settle(flying.popleft(), self.model, strict=True)
-            while flying:
-                room.settle(flying.popleft(), self.model, strict=True)
+                pending.append(room.launch(group, images, self._explain, self.device, host if ahead else None))
+                if len(pending) > ahead:
+                    room.finish(pending.popleft(), strict=True)
+            while pending:
+                room.finish(pending.popleft(), strict=True)
 
     def stream(self, workers: int) -> None:
         for seen in self.lens.stream(self.files, n=2, batch_size=self.batch, workers=workers):
@@ -136,10 +137,10 @@ def watched() -> Iterator[dict[str, float]]:
     with ExitStack() as stack:
         for place, name, what in (
             (room, "_fill", "reading the source"),
-            (room, "_ready_first", "waiting for decoding or the device"),
-            (Line, "take", "waiting for decoding"),
+            (room, "_decoded_first", "waiting for decoding or the device"),
+            (BatchPrefetcher, "take", "waiting for decoding"),
             (room, "launch", "launching the model"),
-            (room, "settle", "handing out"),
+            (room, "finish", "handing out"),
         ):
             stack.enter_context(patch.object(place, name, timed(what, getattr(place, name))))
         stack.enter_context(patch.object(host, "leave", leave))
@@ -175,7 +176,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--mixed", action="store_true", help="files of several shapes")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--workers", type=int, nargs="+", default=[usual()], help="numbers of decoding threads")
+    parser.add_argument("--workers", type=int, nargs="+", default=[worker_count()], help="numbers of decoding threads")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", action="store_true", help="say where the thread that drives the model spends time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -14,9 +14,8 @@ import real
 import torch
 
 from gamlens.inputs.images import Picture
-from gamlens.sanity import maps as sanity_maps
-from gamlens.sanity import parameter_files as sanity_files
-from gamlens.sanity import parameters as sanity
+from gamlens.sanity import compared_maps, parameter_files
+from gamlens.sanity.parameter_randomisation import randomise_parameters
 from gamlens.sanity.randomise import parts
 
 METHODS = ("gam", "grad_cam", "grad_cam_pp", "input_gradient", "guided_backprop")
@@ -38,18 +37,18 @@ def main() -> None:
     lens, every = real.lens("resnet50").to(options.device), real.samples("ILSVRC")
     chosen = spread(every, options.images, pairs=options.pairs)
     shown = [Picture(file.name, path=str(file)) for file, _ in chosen]
-    found = parts(lens, sanity_maps.batch_of(lens, shown[:1]), pairs=options.pairs)
+    found = parts(lens, lens.prepare(shown[:1]).batches[0], pairs=options.pairs)
     if options.pairs:
-        make = sanity_maps.of_pairs(lens, shown[::2], shown[1::2], METHODS, n=options.n, batch=options.batch)
+        make = compared_maps.of_pairs(lens, shown[::2], shown[1::2], METHODS, n=options.n, batch=options.batch)
     else:
         labels = [label for _, label in chosen]
-        make = sanity_maps.of_classes(lens, shown, METHODS, target=labels, n=options.n, batch=options.batch)
+        make = compared_maps.of_classes(lens, shown, METHODS, target=labels, n=options.n, batch=options.batch)
     groups = [number // 2 if options.pairs else number for number in range(len(shown))]
     names = [picture.name for picture in shown]
     tell = lambda text: print(text, flush=True)  # noqa: E731
-    outcome = sanity.parameters(lens, make, found, names, groups=groups, seed=options.seed, tell=tell)
+    outcome = randomise_parameters(lens, make, found, names, groups=groups, seed=options.seed, tell=tell)
     about = {"check": "parameters", "model": "resnet50", "n": options.n, "seed": options.seed, "pairs": options.pairs}
-    sanity_files.write(outcome, options.out, [picture.open() for picture in shown], about)
+    parameter_files.write(outcome, options.out, [picture.open() for picture in shown], about)
     print((options.out / "table.md").read_text())
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gamlens import METHODS, GamlensError, GamlensWarning, Lens, Transform
-from gamlens.models.zoo.labels import imagenet
+from gamlens.models.zoo.torchvision import imagenet_labels
 from gamlens.targets import resolve
 
 BLOCK_METHODS = [name for name, method in METHODS.items() if method.kind == "block"]
@@ -110,8 +110,8 @@ def test_one_target_is_for_every_image_and_none_is_the_top_class(lens: Lens) -> 
 
 def test_every_name_that_is_printed_can_be_given_back() -> None:
     output = torch.zeros(1, 1000)
-    for number, name in enumerate(imagenet()):
-        assert resolve(name, output, imagenet()).targets.tolist() == [number]
+    for number, name in enumerate(imagenet_labels()):
+        assert resolve(name, output, imagenet_labels()).targets.tolist() == [number]
 
 
 def test_one_against_many_equals_single_comparisons(lens: Lens) -> None:

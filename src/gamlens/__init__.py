@@ -10,8 +10,9 @@ from gamlens.lens import Lens
 from gamlens.methods import METHODS, Method
 from gamlens.metrics import METRICS
 from gamlens.models import MODELS
+from gamlens.pairs.pair_trace import PairTrace
 from gamlens.retrieval import Gallery
-from gamlens.trace import PairTrace, Trace
+from gamlens.trace import Trace
 
 __all__ = [
     "DATASETS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 OURS = ("gamlens", "contextlib", "functools", "torch")
@@ -61,3 +61,11 @@ def near(name: str, options: Iterable[str], *, most: int = 5) -> str:
         return "there are none to choose from."
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return "there are " + ", ".join(repr(option) for option in known[:most]) + more + "."
+
+
+def attempt(call: Callable[..., T], *args: Any) -> T | GamlensError:
+    """What call(*args) returns, or the GamlensError it raises: for work on many items where one may fail alone."""
+    try:
+        return call(*args)
+    except GamlensError as error:
+        return error

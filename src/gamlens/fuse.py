@@ -1,23 +1,62 @@
-"""RSZ, NRM and the mean over blocks (GAM paper, Eqs. 1 and 2). Nothing that is given is written to."""
+"""Map arithmetic: resize, normalise and fuse over blocks (GAM paper, Eqs. 1 and 2), in float32 or wider.
+
+Nothing that is given is written to.
+"""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gamlens.errors import GamlensError, GamlensWarning, near
+from gamlens.errors import GamlensError, Registry, warn
 
-FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": lambda stack: stack.mean(dim=0),
-    "max": lambda stack: stack.amax(dim=0),
-    "product": lambda stack: stack.prod(dim=0),
-}
+FUSIONS: dict[str, Callable[[Tensor], Tensor]] = Registry(
+    "fusion",
+    {
+        "mean": partial(torch.mean, dim=0),
+        "max": partial(torch.amax, dim=0),
+        "product": partial(torch.prod, dim=0),
+    },
+    hint=" Or give one weight per block.",
+)
 Fusion = str | Sequence[float]
+
+
+class BlockMaps(NamedTuple):
+    """The maps of n blocks, (n,R,H,W) in [0,1], which of them are flat (n,R), and the fused one (R,H,W)."""
+
+    blocks: Tensor
+    flat: Tensor
+    fused: Tensor
+
+
+MapMaker = Callable[[Callable[..., Tensor], Sequence[Sequence[Tensor]], tuple[int, int], Fusion], BlockMaps]
+
+
+def make_maps(
+    formula: Callable[..., Tensor], inputs: Sequence[Sequence[Tensor]], size: tuple[int, int], how: Fusion
+) -> BlockMaps:
+    """From activations and gradients to maps: the method's formula, resize, normalise, fuse.
+
+    Args:
+        formula: A method of METHODS: tensors of one block to a map (R,h,w).
+        inputs: What the formula takes, for each block. It is brought to float32 or wider first.
+        size: The model's input, (H,W).
+        how: How the maps of the blocks are fused.
+    """
+    raw = []
+    for tensors in inputs:
+        raw.append(resize(formula(*map(at_least_float32, tensors)), size))
+    blocks, flat = min_max(torch.cat(raw) if len(raw) > 1 else raw[0])
+    blocks = blocks.view(len(raw), -1, *size)
+    return BlockMaps(blocks, flat.view(len(raw), -1), fuse(blocks, how))
 
 
 def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
@@ -26,11 +65,12 @@ def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Each map brought to [0,1] by its own minimum and maximum: (B,H,W) -> (B,H,W), (B,) flat or broken.
+    """Each map brought to [0,1] by its own minimum and maximum: (B,H,W) -> (B,H,W), and (B,) whether it is flat.
 
-    A flat map (max = min, to rounding) or one with a value that is not finite becomes zeros and is flagged.
+    A flat map (maximum = minimum, to rounding) or one with a value that is not finite becomes zeros.
     """
-    low, high = (values[:, None] for values in maps.flatten(1).aminmax(dim=1, keepdim=True))
+    low, high = maps.flatten(1).aminmax(dim=1, keepdim=True)
+    low, high = low[:, None], high[:, None]
     span = high - low
     noise = torch.maximum(high, -low) * (16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
     flat = ~((span > noise) & (span < math.inf))
@@ -47,7 +87,7 @@ def normalize(maps: Tensor) -> Tensor:
     result, flat = min_max(maps)
     if bool(flat.any()):
         rows = ", ".join(map(str, flat.nonzero()[:, 0].tolist()))
-        warnings.warn(f"Flat or non-finite map, set to zeros: row {rows}.", GamlensWarning, stacklevel=2)
+        warn(f"Flat or non-finite map, set to zeros: row {rows}.")
     return result
 
 
@@ -56,30 +96,47 @@ def is_named(how: Fusion) -> bool:
     return isinstance(how, str) and how in FUSIONS
 
 
-def fuse(maps: Sequence[Tensor], how: Fusion = "mean") -> Tensor:
-    """One map from those of several blocks, not normalised again: [(B,H,W)] -> (B,H,W).
+def fuse(maps: Sequence[Tensor] | Tensor, how: Fusion = "mean") -> Tensor:
+    """One map from those of several blocks, not normalised again: n maps (B,H,W) -> (B,H,W).
 
-    `how` is "mean" (Eq. 2), "max", "product", or one weight a map, in the same order (a weighted mean).
+    `how` is "mean" (Eq. 2), "max", "product", or one weight per map, in the same order (a weighted mean).
 
     >>> fuse([torch.tensor([[[0.0, 1.0]]]), torch.tensor([[[1.0, 1.0]]])])
     tensor([[[0.5000, 1.0000]]])
     """
-    if not maps:
+    if len(maps) == 0:
         raise GamlensError("There is no map to fuse: give at least one.")
-    stack = torch.stack(list(maps))
+    stack = maps if isinstance(maps, Tensor) else torch.stack(list(maps))
     if isinstance(how, str):
-        if how not in FUSIONS:
-            raise GamlensError(f"There is no fusion {how!r}: {near(how, FUSIONS)} Or give one weight a block.")
-        return FUSIONS[how](stack) if len(maps) > 1 else stack[0]
+        combine = FUSIONS[how]
+        return combine(stack) if len(stack) > 1 else stack[0]
+    return _weighted_mean(stack, how)
+
+
+def _weighted_mean(stack: Tensor, weights: Sequence[float]) -> Tensor:
     try:
-        weights = torch.as_tensor([float(weight) for weight in how], dtype=stack.dtype, device=stack.device)
+        found = torch.as_tensor([float(weight) for weight in weights], dtype=stack.dtype, device=stack.device)
     except (TypeError, ValueError) as error:
         raise GamlensError(
-            f"A fusion is {', '.join(FUSIONS)}, or one weight a block, {len(maps)} blocks; found {how!r}."
+            f"A fusion is {', '.join(FUSIONS)}, or one weight per block, {len(stack)} blocks; found {weights!r}."
         ) from error
-    usable = weights.shape == (len(maps),) and bool((weights >= 0).all() & weights.isfinite().all())
-    if not usable or not bool(weights.sum() > 0):
+    usable = found.shape == (len(stack),) and bool((found >= 0).all() & found.isfinite().all())
+    if not usable or not bool(found.sum() > 0):
         raise GamlensError(
-            f"fuse needs one weight a block, none negative and not all zero: {len(maps)} blocks, weights {list(how)}."
+            f"fuse needs one weight per block, none negative and not all zero: {len(stack)} blocks, weights "
+            f"{list(weights)}."
         )
-    return torch.einsum("n,nbhw->bhw", weights / weights.sum(), stack)
+    return torch.einsum("n,nbhw->bhw", found / found.sum(), stack)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half precision becomes float32; float32 and float64 stay as they are."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+@contextmanager
+def without_grad_or_autocast(like: Tensor) -> Iterator[None]:
+    """No graph and no autocast on the device of `like`, whatever surrounds the call: maps keep their own precision."""
+    kind = like.device.type
+    with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        yield

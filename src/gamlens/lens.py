@@ -1,55 +1,68 @@
-"""The one thing that holds state: a model, and how to look through it."""
+"""`Lens`, the one thing that holds state: a model, and how to look through it.
+
+A call goes straight down: `prepare` (images to batches), `HookedModel.forward` (one forward that keeps blocks),
+`Trace.from_record` (one short backward), `Trace.explain` (maps).
+"""
 
 from __future__ import annotations
 
 import copy
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gamlens import aims, methods, models, scores, targets
+from gamlens import models, retrieval, scores, targets
 from gamlens._version import __version__
 from gamlens.capture.forward import ForwardRecord
+from gamlens.capture.guard import model_guard
 from gamlens.capture.layers import OUTPUT
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
-from gamlens.fuse import Fusion
-from gamlens.inputs.batch import ModelInput, ViewList, Views, prepare, prepare_pixels
-from gamlens.inputs.images import Picture, pictures
-from gamlens.inputs.transform import ExternalTransform, Frame, Transform
-from gamlens.models import Layout, Network, Output, pick
-from gamlens.models.hooked import HookedModel, Reach
-from gamlens.pairs import text as text_room
-from gamlens.retrieval import Ask, Depth, Eye, Gallery, Glance, compare_many, fingerprint, remember
-from gamlens.rows import Provenance, View
+from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
+from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, prepare, prepare_pixels
+from gamlens.inputs.images import pictures
+from gamlens.inputs.transform import ExternalTransform, Transform
+from gamlens.methods import METHODS
+from gamlens.models import Network, NetworkLayout, Output
+from gamlens.models.hooked import HookedModel
+from gamlens.pairs import text as text_embedding
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.retrieval import Gallery
 from gamlens.streaming.stream import StreamResult, stream
-from gamlens.trace import PairTrace, Trace
+from gamlens.trace import Provenance, Trace
 
-BATCH = 32
+BATCH_SIZE = 32
 
 
 class Lens:
-    """Looks at a model's reasons.
+    """Shows why a model gave an image its class, and why it finds two images similar.
 
-    `model_or_name`: an nn.Module or a name of MODELS. `weights`: a file, a state dict, or "random".
-    `blocks`: names in place of the discovered ones ("layer4", "features:relu"). `embedding`: the layer whose output
-    pairs are compared by ("fc1", "fc:input", "output"). `output`: key, index or callable that picks the class scores
-    out of what the model returns. `transform`: "squash" (default), "crop", a Transform, or a callable on PIL images.
-    `labels`: class names. `text`: captions -> embeddings (T,D), the text half of a dual encoder. `precision`:
-    "fp32", or "bf16" / "fp16" autocast. `compile`: faster calls after a slow first one; weights are followed, plain
-    settings of layers (eps, stride) are read once. `multi_label`: probabilities are sigmoids.
-    `weights` are loaded into a module of yours and `device` moves it; nothing else about it changes.
+    Args:
+        model_or_name: An nn.Module, or a name of MODELS.
+        weights: A file, a state dict, or "random". They are loaded into a module of yours.
+        blocks: Names in place of the discovered blocks ("layer4", "features:relu").
+        embedding: The layer whose output pairs are compared by ("fc1", "fc:input", "output").
+        output: Key, index or callable that picks the class scores out of what the model returns.
+        transform: "squash" (default), "crop", a Transform, or a callable on PIL images.
+        labels: Class names.
+        device: Where the model is moved.
+        precision: "fp32", or "bf16" / "fp16" autocast.
+        compile: Faster calls after a slow first one. Weights are followed; plain settings of layers (eps, stride) are
+            read once.
+        multi_label: Whether probabilities are sigmoids.
+        text: Captions -> embeddings (T,D), the text half of a dual encoder.
+
+    Nothing about a module of yours changes but what `weights` and `device` say.
     """
 
     def __init__(
         self,
         model_or_name: nn.Module | str,
         *,
-        weights: models.Weights = None,
+        weights: models.WeightSource = None,
         blocks: Sequence[str] | None = None,
         embedding: str | None = None,
         output: Output = None,
@@ -62,7 +75,13 @@ class Lens:
         text: models.TextEncoder | None = None,
     ) -> None:
         network = models.load(model_or_name, weights=weights)
-        self.name, self.weights = network.name, network.weights
+        self.name, self.weights, self.precision = network.name, network.weights, precision
+        self.about = {  # what is recorded with every result
+            "model": network.name,
+            "weights": network.weights,
+            "precision": precision,
+            "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
         self.multi_label = network.multi_label if multi_label is None else multi_label
         self.labels = _labels(labels) if labels is not None else network.labels
         self.aliases = dict(network.aliases)
@@ -70,7 +89,7 @@ class Lens:
         self.text = text or network.text
         if embedding is None and (self.text is not None or network.embeds):
             embedding = OUTPUT
-        self.sight = HookedModel(
+        self._hooked = HookedModel(
             network.module,
             network.name,
             blocks=blocks,
@@ -81,33 +100,39 @@ class Lens:
         )
         if device is not None:
             self.to(device)
-        self.sight.find(self.transform.size if isinstance(self.transform, Transform) else network.size)
+        self._hooked.find(self.transform.size if isinstance(self.transform, Transform) else network.size)
 
     # What the lens knows about the model
 
     @property
     def model(self) -> nn.Module:
         """The network itself."""
-        return self.sight.model
+        return self._hooked.model
 
     @property
-    def precision(self) -> str:
-        return self.sight.precision
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self._hooked.like(torch.empty(0)).device
 
     @property
     def blocks(self) -> tuple[str, ...]:
         """The blocks that are read, in the order they run; n counts from the end."""
-        return self.sight.blocks
+        return tuple(str(point) for point in self._hooked.model_blocks().points)
+
+    @property
+    def knows_blocks(self) -> bool:
+        """Whether the blocks are found: usually when the lens is made, or else at the first image."""
+        return self._hooked.found is not None
 
     @property
     def embedding(self) -> str:
         """What pairs are compared by."""
-        return self.sight.embedding
+        return self._hooked.embedding.name
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> NetworkLayout:
         """What discovery found: stages with their shapes and strides, and the embedding."""
-        return self.sight.layout
+        return self._hooked.layout
 
     def to(self, device: str | torch.device) -> Lens:
         """Move the model to a device; returns the lens itself."""
@@ -117,88 +142,17 @@ class Lens:
             raise GamlensError(f"Cannot use the device {str(device)!r}: {str(error).splitlines()[0]}") from error
         return self
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.sight.like(torch.empty(0)).device
-
-    @property
-    def knows_blocks(self) -> bool:
-        """Whether the blocks are found: they are when the lens is made, or else at the first image."""
-        return self.sight.binding is not None
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What is recorded with every result: the model, its weights, the precision, and versions."""
-        return {
-            "model": self.name,
-            "weights": self.weights,
-            "precision": self.precision,
-            "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        }
-
     def with_model(self, model: nn.Module) -> Lens:
         """The same lens on another copy of its model: the same blocks, transform and labels."""
         other = copy.copy(self)
-        other.sight = self.sight.on(model)
+        other._hooked = self._hooked.with_model(model)
         return other
 
-    def prepare(self, images: Any, *, views: ViewList = ()) -> ModelInput:
-        """Images decoded and transformed, one batch per view. Every call that takes images takes the result, too."""
-        return self._prepared(images, Views.parse(views))
-
-    def forward(
-        self, images: Any, *, n: int | None = 0, method: str | None = None, embedding: bool = False
-    ) -> ForwardRecord:
-        """One forward of the plain view that keeps the last n blocks in the graph, and the embedding if asked."""
-        ready = self.prepare(images)
-        batch = self.sight.fit(ready.batches[0], own=ready.batches[0] is images)
-        if n == 0:
-            record = self.sight.look(batch, [], embedding=embedding)
-        else:
-            record = self.sight.forward(batch, reach(method or "gam", n or 0) if n else None, embedding=embedding)
-        if embedding:
-            record = replace(
-                record, embedding=self.sight.embeddings((record,), (aims.WHOLE, aims.WHOLE), len(batch))[0]
-            )
-        return record
-
-    def outputs(self, images: Any) -> Tensor:
-        """The class scores (B,K) of one forward, out of any graph."""
-        return pick(self.forward(images).output, self.sight.output).detach()
-
-    def embed(self, images: Any) -> Tensor:
-        """The embeddings (B,D) of one forward, out of any graph."""
-        embedding = self.forward(images, embedding=True).embedding
-        assert embedding is not None
-        return embedding.detach()
-
     def __repr__(self) -> str:
-        blocks = ", ".join(self.blocks) if self.sight.binding else "blocks are found at the first image"
+        blocks = ", ".join(self.blocks) if self.knows_blocks else "blocks are found at the first image"
         return f"<Lens {self.name} ({self.weights}): {blocks}>"
 
-    # Looking
-
-    def trace(
-        self,
-        images: Any,
-        target: Any = None,
-        *,
-        n: int | None = 2,
-        method: str = "gam",
-        score: str | scores.OutputScore = "logit",
-        views: ViewList = (),
-        keep_graph: bool = True,
-    ) -> Trace:
-        """One forward and one short backward: a Trace that explains by any method and any number up to n blocks.
-
-        `target`: None for the top class, a class (index or name) for all images, or one entry an image, each a
-        class, None, or a list of them. `score`: "logit", "probability", "sigmoid", or a callable on the model's
-        output that gives one number an image. n=None captures every block. `views`: further looks at each image,
-        whose maps are averaged in: ("flip", 1.43, 2.0) adds two larger inputs and mirrored copies of all three.
-        """
-        wanted = reach(method, n) if n is not None else None
-        return self._trace(images, target, n=wanted, score=score, views=views, keep=keep_graph)
+    # Why this class?
 
     def classify(
         self,
@@ -215,17 +169,81 @@ class Lens:
         """Why this class? Trace and explain: a tensor in one forward, other images 32 at a time, or `batch_size`."""
         if batch_size is not None and batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
-        wanted = reach(method, n)
-        items: Any = images if isinstance(images, Tensor) and batch_size is None else list(pictures(images))
-        step = batch_size or (BATCH if isinstance(items, list) else len(items))
-        if len(items) <= step or items is images:
-            return self._trace(items, target, n=wanted, score=score, views=views, keep=False).explain(method, n, fuse)
-        aims = targets.per_image(target, len(items))
-        parts = (
-            self._trace(items[i : i + step], aims[i : i + step], n=wanted, score=score, views=views, keep=False)
-            for i in range(0, len(items), step)
-        )
-        return concat([part.explain(method, n, fuse) for part in parts])
+        whole = isinstance(images, Tensor | ModelInput) and batch_size is None
+        items: Any = images if whole else list(pictures(images))
+        step = batch_size or (len(items) if whole else BATCH_SIZE)
+        if whole or len(items) <= step:
+            trace = self.trace(items, target, n=n, method=method, score=score, views=views, keep_graph=False)
+            return trace.explain(method, n, fuse)
+        wanted = targets.per_image(target, len(items))
+        parts = []
+        for start in range(0, len(items), step):
+            some = slice(start, start + step)
+            trace = self.trace(
+                items[some], wanted[some], n=n, method=method, score=score, views=views, keep_graph=False
+            )
+            parts.append(trace.explain(method, n, fuse))
+        return concat(parts)
+
+    def trace(
+        self,
+        images: Any,
+        target: Any = None,
+        *,
+        n: int | None = 2,
+        method: str = "gam",
+        score: str | scores.OutputScore = "logit",
+        views: ViewList = (),
+        keep_graph: bool = True,
+    ) -> Trace:
+        """One forward and one short backward: a Trace that explains by any method and any number up to n blocks.
+
+        Args:
+            images: A path, a PIL image, a uint8 array (H,W,3), a preprocessed tensor (B,C,H,W), a list of these, or
+                what `prepare` gave.
+            target: None for the top class, a class (index or name) for all images, or one entry per image, each a
+                class, None, or a list of them.
+            n: How many blocks are captured, counted from the last; None captures every block.
+            method: Matters where a method is of kind "input": the pixels are captured in place of blocks.
+            score: "logit", "probability", "sigmoid", or a callable on the model's output that gives one number per
+                image.
+            views: Further looks at each image, whose maps are averaged in: ("flip", 1.43, 2.0) adds two larger inputs
+                and mirrored copies of all three.
+            keep_graph: Whether `retarget` shall work, at the price of the graph's memory.
+        """
+        if not isinstance(score, str) and target is not None:
+            raise GamlensError("A callable score says itself what is explained: leave target out.")
+        inputs = self.prepare(images, views=views)
+        provenance = self._provenance(inputs, score=scores.score_name(score))
+        found: list[tuple[Trace, bool]] = []
+        for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
+            if found and isinstance(score, str):
+                target = found[0][0].per_image()  # the plain view decides
+            with model_guard(self._hooked.inner):
+                record = self._hooked.forward(batch, n, method=METHODS[method])
+                trace = self._backward(record, len(batch), target, score, provenance, keep_graph)
+            found.append((trace, mirrored))
+        return found[0][0].with_views(found[1:])
+
+    def _backward(
+        self,
+        record: ForwardRecord,
+        count: int,
+        target: Any,
+        score: str | scores.OutputScore,
+        provenance: Provenance,
+        keep_graph: bool,
+    ) -> Trace:
+        """The backward of class scores of `count` images, or of a score of the user's own."""
+        if isinstance(score, str):
+            rule = scores.find_class_score(score, multi_label=self.multi_label)
+            output = self._hooked.class_scores(record, count)
+            with without_grad_or_autocast(output), torch.inference_mode(False), torch.enable_grad():
+                values = rule(at_least_float32(output))
+            return Trace.from_record(record, values, target, provenance, output=output.detach(), keep_graph=keep_graph)
+        with torch.inference_mode(False), torch.enable_grad():
+            value = score(self._hooked.picked(record))
+        return Trace.from_score(record, value, count, provenance)
 
     def stream(
         self,
@@ -249,23 +267,21 @@ class Lens:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         looks = Views.parse(views)
 
-        def look(ready: ModelInput) -> Trace:
-            aims = None if target is None else [target] * len(ready.pictures)
-            return self._trace(ready, aims, n=reach(method, n), score=score, views=views, keep=False)
+        def explain(inputs: ModelInput) -> tuple[Trace, Explanation]:
+            wanted = None if target is None else [target] * len(inputs.pictures)
+            trace = self.trace(inputs, wanted, n=n, method=method, score=score, keep_graph=False)
+            return trace, trace.explain(method, n, fuse)
 
         return stream(
             images,
             lambda image: prepare_pixels(image, self.transform, looks),
-            look,
-            lambda trace: trace.explain(method, n, fuse),
-            batch=batch_size,
-            threads=workers,
-            device=self.sight.like(torch.empty(0)).device,
+            explain,
+            batch_size=batch_size,
+            workers=workers,
+            device=self.device,
         )
 
-    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
-        """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
-        return self._trace_pair(x, y, n=reach(method, n) if n is not None else None, views=views)
+    # Why similar?
 
     def compare(
         self,
@@ -279,31 +295,39 @@ class Lens:
         views: ViewList = (),
     ) -> PairExplanation:
         """Why similar? Both maps of each pair. `score`: "cosine", "dot", or a callable on two embeddings (P,D)."""
-        pair = self._trace_pair(x, y, n=reach(method, n), views=views)
+        pair = self.trace_pair(x, y, n=n, method=method, views=views)
         pair.sides(score, keep=False)
         return pair.release().explain(method, n, fuse, score=score)
 
-    def trace_text(
-        self,
-        images: Any,
-        captions: str | Sequence[str],
-        *,
-        n: int | None = 2,
-        views: ViewList = (),
-        embeddings: Any = None,
-    ) -> Trace:
-        """One forward of the images: a Trace whose classes are the captions, scored by the cosine with each."""
-        names = text_room.listed(captions)
-        texts = text_room.embed(names, self.text, embeddings, self.name)
-        looks = Views.parse(views)
-        ready = prepare(images, self.transform, looks)
-        origin = self._origin(ready.pictures, ready.frames, looks)
-        origin = replace(aims.named(origin, "cosine"), labels=names, aliases={})
-        origin = replace(origin, about={**origin.about, "text": list(names)})
-        batches = [self.sight.fit(batch, own=batch is images) for batch in ready.batches]
-        seen = [aims.at_texts(self.sight, batch, n, texts, origin) for batch in batches]
-        first = replace(seen[0], views=tuple(zip(seen[1:], ready.mirrored[1:], strict=True)))
-        return first.at([list(range(len(names)))] * len(ready.pictures))
+    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
+        """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
+        sides = (self.prepare(x, views=views), self.prepare(y, views=views))
+        counts = (len(sides[0].pictures), len(sides[1].pictures))
+        if counts[0] != counts[1] and 1 not in counts:
+            raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many, or 1 against N.")
+        pairs = max(counts)
+        provenances = (
+            self._provenance(sides[0]).repeated(pairs),
+            self._provenance(sides[1]).repeated(pairs),
+        )
+        found: list[tuple[PairTrace, bool]] = []
+        for batch_x, batch_y, mirrored in zip(sides[0].batches, sides[1].batches, sides[0].mirrored, strict=True):
+            records = self._forward_pairs(batch_x, batch_y, pairs, n, method)
+            found.append((PairTrace.from_records(records, provenances, pairs), mirrored))
+        found[0][0].views = tuple(found[1:])
+        return found[0][0]
+
+    def _forward_pairs(self, x: Tensor, y: Tensor, pairs: int, n: int | None, method: str) -> tuple[ForwardRecord, ...]:
+        """One forward of both sides, x before y; two where their sizes differ."""
+        batches = []
+        for batch in (self._hooked.fit(x), self._hooked.fit(y)):
+            batches.append(batch if len(batch) == pairs else batch.repeat(pairs, 1, 1, 1))
+        if batches[0].shape == batches[1].shape:
+            batches = [torch.cat(batches)]
+        records = []
+        for batch in batches:
+            records.append(self._hooked.forward(batch, n, method=METHODS[method], embedding=True))
+        return tuple(records)
 
     def compare_text(
         self,
@@ -322,17 +346,46 @@ class Lens:
         """
         return self.trace_text(images, captions, n=n, views=views, embeddings=embeddings).explain(method, n, fuse)
 
+    def trace_text(
+        self,
+        images: Any,
+        captions: str | Sequence[str],
+        *,
+        n: int | None = 2,
+        views: ViewList = (),
+        embeddings: Any = None,
+    ) -> Trace:
+        """One forward of the images: a Trace whose classes are the captions, scored by the cosine with each."""
+        names = text_embedding.as_captions(captions)
+        texts = text_embedding.embed_captions(names, self.text, embeddings, self.name)
+        inputs = self.prepare(images, views=views)
+        provenance = self._provenance(inputs, score="cosine", text=list(names)).of_captions(names)
+        target = [list(range(len(names)))] * len(inputs.pictures)
+        found: list[tuple[Trace, bool]] = []
+        for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
+            record = self._hooked.forward(batch, n, embedding=True)
+            own = record.embeddings
+            with without_grad_or_autocast(own), torch.inference_mode(False), torch.enable_grad():
+                values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
+            trace = Trace.from_record(record, values, target, provenance, output=values.detach())
+            found.append((trace, mirrored))
+        return found[0][0].with_views(found[1:])
+
+    # Image search
+
     def remember(
         self,
         images: Any,
         *,
-        batch_size: int = BATCH,
+        batch_size: int = BATCH_SIZE,
         workers: int | None = None,
         device: str | torch.device | None = None,
     ) -> Gallery:
-        """Look at each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be
-        saved. Decoding runs in `workers` threads; tensors stay on `device`, the model's by default."""
-        return remember(self._eye(), images, batch_size=batch_size, workers=workers, device=device)
+        """Run each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be saved.
+
+        Decoding runs in `workers` threads; the gallery's tensors stay on `device`, the model's by default.
+        """
+        return retrieval.remember(self, images, batch_size=batch_size, workers=workers, device=device)
 
     def compare_many(
         self,
@@ -349,90 +402,65 @@ class Lens:
     ) -> PairExplanation:
         """Why are these similar? Each query against each image, the `top` most similar ones, or `pairs` of numbers.
 
-        Images, or a Gallery of them. One row a pair: x.index is the query, y.index the image; maps are (P,H,W) a side.
-        At n = 1 pairs of remembered images need neither forward nor backward, where the embedding is the pooled last
-        block; else each image is run once, its tail goes back once a pair, and the queries' graphs are held meanwhile.
+        `queries` and `gallery` are images, or a Gallery of them. The result has one row per pair: x.index numbers the
+        query, y.index the image, and each side has maps (P,H,W). At n = 1 pairs of remembered images need neither a
+        forward nor a backward if the embedding is the pooled last block. Otherwise each image is run once, with one
+        backward through its last blocks per pair, while the graphs of all queries are held.
         """
-        eye = self._eye()
-        ask = Ask(score, method, n, fuse, batch_size, eye.origin())
-        return compare_many(eye, queries, gallery, ask, top=top, pairs=pairs)
-
-    # The steps
-
-    def _eye(self) -> Eye:
-        def look(ready: ModelInput, depth: Depth) -> Glance:
-            batch = self.sight.fit(ready.batches[0])
-            tail = self.sight.forward(batch, depth, embedding=True)
-            embeddings, _ = self.sight.embeddings((tail,), (aims.WHOLE, aims.WHOLE), len(batch))
-            return Glance(tail, embeddings, aims.size_of(batch), ready.pictures, ready.frames)
-
-        about = {"model": self.name, "weights": self.weights, "precision": self.precision}
-        about["fingerprint"] = fingerprint(self.sight.inner)
-
-        def key() -> dict[str, str]:
-            return {**about, "block": self.blocks[-1], "embedding": self.embedding} if self.sight.binding else about
-
-        return Eye(
-            lambda images: prepare(images, self.transform, Views()),
-            look,
-            key,
-            lambda: self._origin((), (), Views()),
-            self.sight.like(torch.empty(0)).device,
+        return retrieval.compare_many(
+            self,
+            queries,
+            gallery,
+            score=score,
+            method=method,
+            n=n,
+            fuse=fuse,
+            top=top,
+            pairs=pairs,
+            batch_size=batch_size,
         )
 
-    def _trace(
-        self,
-        images: Any,
-        target: Any,
-        *,
-        n: Reach,
-        score: str | scores.OutputScore,
-        views: ViewList,
-        keep: bool,
-    ) -> Trace:
-        looks = Views.parse(views)
-        ready = self._prepared(images, looks)
-        name = score if isinstance(score, str) else getattr(score, "__name__", "score")
-        origin = aims.named(self._origin(ready.pictures, ready.frames, looks), name)
-        batches = (self.sight.fit(batch, own=batch is images) for batch in ready.batches)
-        if isinstance(score, str):
-            seen = [
-                aims.at_classes(self.sight, batch, n, score, origin, multi_label=self.multi_label) for batch in batches
-            ]
-            first = replace(seen[0], views=tuple(zip(seen[1:], ready.mirrored[1:], strict=True)))
-            return first.at(target, keep=keep)
-        if target is not None:
-            raise GamlensError("A callable score says itself what is explained: leave target out.")
-        rows = [aims.at_score(self.sight, batch, n, score, origin) for batch in batches]
-        views_seen = tuple(View(*pair) for pair in zip(rows[1:], ready.mirrored[1:], strict=True))
-        return Trace(replace(rows[0], views=views_seen), None, name, self.multi_label)
+    # The steps, one by one
 
-    def _trace_pair(self, x: Any, y: Any, *, n: Reach, views: ViewList) -> PairTrace:
-        looks = Views.parse(views)
-        sides = [self._prepared(side, looks) for side in (x, y)]
-        counts = [len(side.pictures) for side in sides]
-        if counts[0] != counts[1] and 1 not in counts:
-            raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many, or 1 against N.")
-        pairs = max(counts)
-        origins = [self._origin(_repeat(side.pictures, pairs), _repeat(side.frames, pairs), looks) for side in sides]
-        looked = [
-            [self.sight.fit(batch, own=batch is given) for batch in side.batches]
-            for side, given in zip(sides, (x, y), strict=True)
-        ]
-        both = (origins[0], origins[1])
-        traces = [aims.at_pairs(self.sight, a, b, pairs, n, both) for a, b in zip(*looked, strict=True)]
-        traces[0].views = tuple(zip(traces[1:], sides[0].mirrored[1:], strict=True))
-        return traces[0]
+    def prepare(self, images: Any, *, views: ViewList = ()) -> ModelInput:
+        """Images decoded and transformed, one batch per view. Every call that takes images takes the result, too."""
+        return images if isinstance(images, ModelInput) else prepare(images, self.transform, Views.parse(views))
 
-    def _prepared(self, images: Any, looks: Views) -> ModelInput:
-        """Images decoded and transformed; what is prepared already is taken as it is."""
-        return images if isinstance(images, ModelInput) else prepare(images, self.transform, looks)
+    def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
+        """One forward of the plain view, which keeps what it is asked for in a graph.
 
-    def _origin(self, shown: Sequence[Picture], frames: tuple[Frame, ...], looks: Views) -> Provenance:
-        about = self.about
-        if looks != Views():
-            about["views"] = {"scales": list(looks.scales), "mirrored": looks.mirrored}
-        return Provenance(shown, frames, self.labels, self.aliases, about)
+        Args:
+            images: As `trace` takes them.
+            n: How many blocks are kept, counted from the last; 0 for none, None for all.
+            method: Matters where a method is of kind "input": the pixels are kept in place of blocks.
+            embedding: Whether the embeddings (B,D) are kept.
+        """
+        batch = self.prepare(images).batches[0]
+        return self._hooked.forward(batch, n, method=METHODS[method], embedding=embedding)
+
+    def outputs(self, images: Any) -> Tensor:
+        """What the model returns for the images, picked out by `output=`: one forward, out of any graph."""
+        return models.pick(self.forward(images).output, self._hooked.output).detach()
+
+    def embed(self, images: Any) -> Tensor:
+        """The embeddings (B,D) that pairs are compared by: one forward, out of any graph."""
+        return self.forward(images, embedding=True).embeddings.detach()
+
+    def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
+        """What results carry along: the images, and by what they were explained."""
+        about = {**self.about, **asked}
+        if inputs.views != PLAIN_VIEW:
+            about["views"] = {"scales": list(inputs.views.scales), "mirrored": inputs.views.mirrored}
+        height, width = inputs.batches[0].shape[2:]
+        return Provenance(
+            pictures=inputs.pictures,
+            frames=inputs.frames,
+            size=(height, width),
+            labels=self.labels,
+            aliases=self.aliases,
+            multi_label=self.multi_label,
+            about=about,
+        )
 
 
 def _transform(choice: Any, network: Network) -> Transform | ExternalTransform:
@@ -456,13 +484,3 @@ def _labels(labels: Any) -> tuple[str, ...]:
     if not found or not all(isinstance(label, str) for label in found):
         raise GamlensError(f"labels= is a list of class names in the order of the classes; found {labels!r:.80}.")
     return found
-
-
-def reach(method: str, n: int) -> Reach:
-    """What a method reads: the last n blocks, or the pixels in a pass of its own."""
-    entry = methods.find(method)
-    return entry if entry.kind == "input" else n
-
-
-def _repeat(items: Any, count: int) -> Any:
-    return tuple(items) * count if len(items) == 1 else items

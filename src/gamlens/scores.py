@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens.capture import checks
-from gamlens.errors import GamlensError, near
+from gamlens.capture.device import HOST
+from gamlens.errors import GamlensError, Registry
 
 ClassScore = Callable[[Tensor], Tensor]
 PairScore = Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +40,7 @@ def cosine(x: Tensor, y: Tensor) -> Tensor:
     """The cosine of two embeddings: (B,D), (B,D) -> (B,). An embedding of length zero has none: an error."""
     norms: list[Tensor] = [torch.linalg.vector_norm(side, dim=1) for side in (x, y)]
     for name, norm in zip("xy", norms, strict=True):
-        if checks.at_once(norm) and bool((norm == 0).any()):
+        if norm.device.type == HOST and bool((norm == 0).any()):
             row = int((norm == 0).nonzero()[0, 0])
             raise GamlensError(
                 f"The embedding of {name}[{row}] is all zeros, so its cosine is undefined: "
@@ -49,27 +49,55 @@ def cosine(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(dim=1) / (norms[0] * norms[1])
 
 
-CLASS_SCORES: dict[str, ClassScore] = {
-    "logit": logit,
-    "probability": softmax,
-    "softmax": softmax,
-    "sigmoid": sigmoid,
-}
-PAIR_SCORES: dict[str, PairScore] = {"cosine": cosine, "dot": dot}
+CLASS_SCORES: dict[str, ClassScore] = Registry(
+    "class score",
+    {"logit": logit, "probability": softmax, "softmax": softmax, "sigmoid": sigmoid},
+    hint=" Or give a callable.",
+)
+PAIR_SCORES: dict[str, PairScore] = Registry("pair score", {"cosine": cosine, "dot": dot}, hint=" Or give a callable.")
 
 
 def find_class_score(name: str, *, multi_label: bool = False) -> ClassScore:
     """The class score of that name; "probability" is the sigmoid for a multi-label model."""
-    if name not in CLASS_SCORES:
-        raise GamlensError(f"There is no class score {name!r}: {near(str(name), CLASS_SCORES)} Or give a callable.")
     return sigmoid if multi_label and name == "probability" else CLASS_SCORES[name]
 
 
-def find_pair_score(name: str) -> PairScore:
-    """The pair score of that name."""
-    if name not in PAIR_SCORES:
-        raise GamlensError(f"There is no pair score {name!r}: {near(str(name), PAIR_SCORES)} Or give a callable.")
-    return PAIR_SCORES[name]
+def find_pair_score(score: str | PairScore) -> PairScore:
+    """The pair score of that name; a callable is itself."""
+    return PAIR_SCORES[score] if isinstance(score, str) else score
+
+
+def score_name(score: str | Callable[..., Tensor]) -> str:
+    """The name that is recorded with a result: that of the score, or of the user's function."""
+    return score if isinstance(score, str) else getattr(score, "__name__", "score")
+
+
+def saturated(score: str | PairScore, values: Tensor) -> Tensor:
+    """Which pair scores (P,) are at their maximum, so that they have no gradient: (P,) of bool.
+
+    Only the cosine has a maximum. At s = 1 both embeddings point the same way, f_y / |f_y| = f_x / |f_x|, and Eq. 5,
+    f_y / (|f_x| |f_y|) - s f_x / |f_x|^2, is zero. What a backward computes there is rounding, which a normalised map
+    would show as if it meant something.
+    """
+    if score != "cosine":
+        return torch.zeros_like(values, dtype=torch.bool)
+    return values >= 1 - 16 * torch.finfo(values.dtype).eps
+
+
+def without_saturated(gradient: Tensor, mask: Tensor) -> Tensor:
+    """Gradients (kP, ...) of P scores, zero where the mask (P,) is set. k = 2 where both images are in one batch."""
+    rows = mask.repeat(len(gradient) // len(mask))
+    return torch.where(rows.view(-1, *[1] * (gradient.ndim - 1)), 0, gradient)
+
+
+def saturated_message(mask: Tensor, *, most: int = 12) -> str:
+    """The warning that names the pairs of a mask (P,), the first few of them."""
+    rows = mask.nonzero()[:, 0].tolist()
+    shown = ", ".join(map(str, rows[:most])) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+    return (
+        f"Pair {shown}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; the "
+        "maps are empty. Use score='dot' to see what the images share."
+    )
 
 
 def probabilities(outputs: Tensor, *, multi_label: bool = False) -> Tensor:

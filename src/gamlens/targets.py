@@ -10,25 +10,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens.capture import batched_backward as turns
-from gamlens.capture import forward as capture
-from gamlens.capture.checks import indices_on
+from gamlens.capture import backward
+from gamlens.capture.device import indices_on
+from gamlens.capture.forward import ForwardRecord
 from gamlens.errors import GamlensError, near
 
-TOP = -1
+TOP = -1  # stands for an image's top class until the output is at hand
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
-    """One row per image and target: index[r] is the image, targets[r] the class, turn[r] which of the image's own."""
+class ResolvedTargets:
+    """One row per image and target.
 
-    index: tuple[int, ...]
-    targets: Tensor
-    turn: tuple[int, ...]
+    `images[r]` is the image of row r, `classes[r]` its class, and `turns[r]` says which of the image's own targets it
+    is: 0 for the first.
+    """
+
+    images: tuple[int, ...]
+    classes: Tensor
+    turns: tuple[int, ...]
 
 
 def per_image(target: Any, images: int) -> list[Any]:
-    """One entry an image: None, a class, or a list of them."""
+    """One entry per image: None, a class, or a list of them."""
     if isinstance(target, Tensor | np.ndarray):
         target = target.tolist()
     if target is None or isinstance(target, int | str | np.integer):
@@ -42,35 +46,38 @@ def per_image(target: Any, images: int) -> list[Any]:
     return list(target)
 
 
-def resolve(target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping[str, str] | None = None) -> Wanted:
-    """Targets as class indices; None becomes the image's top class. output (B,K); aliases are other names of labels."""
-    entries = per_image(target, len(output))
-    if all(entry is None for entry in entries):
-        return Wanted(tuple(range(len(output))), output.argmax(dim=1), (0,) * len(output))
-    several = [entry if type(entry) is list else [entry] for entry in entries]
-    if all(own and all(type(item) is int and 0 <= item < output.shape[1] for item in own) for own in several):
-        index = tuple(image for image, own in enumerate(several) for _ in own)
-        turn = tuple(number for own in several for number in range(len(own)))
-        return Wanted(index, indices_on([item for own in several for item in own], output.device), turn)
-    return _resolve_each(entries, output, labels, aliases or {})
+def resolve(
+    target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping[str, str] | None = None
+) -> ResolvedTargets:
+    """Targets as class indices; None becomes the image's top class.
 
-
-def _resolve_each(entries: list[Any], output: Tensor, labels: Sequence[str], aliases: Mapping[str, str]) -> Wanted:
-    """Entry by entry: names, numbers of any kind, None, and an error for what is none of these."""
-    index, classes, turn = [], [], []
-    for image, entry in enumerate(entries):
+    Args:
+        target: As `Lens.classify` takes it.
+        output: Class scores (B,K).
+        labels: The names of the classes.
+        aliases: Other names of labels.
+    """
+    images: list[int] = []
+    classes: list[int] = []
+    turns: list[int] = []
+    for image, entry in enumerate(per_image(target, len(output))):
         several = list(entry) if isinstance(entry, list | tuple | set | Tensor | np.ndarray) else [entry]
         if not several:
             raise GamlensError(f"target[{image}] is empty: give a class, or None for the top class.")
-        for number, item in enumerate(several):
-            item = aliases.get(item, item) if isinstance(item, str) else item
-            index.append(image)
-            classes.append(TOP if item is None else class_index(item, output.shape[1], labels))
-            turn.append(number)
-    chosen = indices_on(classes, output.device)
-    if TOP in classes:
-        chosen = torch.where(chosen == TOP, output.argmax(dim=1)[indices_on(index, output.device)], chosen)
-    return Wanted(tuple(index), chosen, tuple(turn))
+        for turn, item in enumerate(several):
+            images.append(image)
+            turns.append(turn)
+            if type(item) is not int or not 0 <= item < output.shape[1]:
+                item = aliases.get(item, item) if aliases and isinstance(item, str) else item
+                item = TOP if item is None else class_index(item, output.shape[1], labels)
+            classes.append(item)
+    if set(classes) == {TOP} and len(classes) == len(output):
+        chosen = output.argmax(dim=1)
+    else:
+        chosen = indices_on(classes, output.device)
+        if TOP in classes:
+            chosen = torch.where(chosen == TOP, output.argmax(dim=1)[indices_on(images, output.device)], chosen)
+    return ResolvedTargets(tuple(images), chosen, tuple(turns))
 
 
 def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
@@ -88,28 +95,27 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
     return number
 
 
-def gradients(values: Tensor, wanted: Wanted, tail: capture.ForwardRecord, *, keep_graph: bool) -> dict[str, Tensor]:
-    """d score / d block, one row per image and target: {block: (R,C,h,w)}.
+def gradients(
+    values: Tensor, wanted: ResolvedTargets, record: ForwardRecord, *, keep_graph: bool
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The wanted scores (R,) and their gradients by the blocks, {block: (R,C,h,w)}, out of the graph.
 
     The first targets of all images share one backward, the second targets the next, and so on; as many of these as
-    fit are one batched backward.
+    fit are one batched backward. `values` (B,K) are the scores of all classes, in the graph.
     """
-    count = max(wanted.turn) + 1
-    if count == 1 and wanted.index == tuple(range(len(values))):
-        with torch.inference_mode(False), torch.enable_grad():
-            chosen = values.gather(1, _usable(wanted.targets)[:, None])[:, 0]
-        return capture.gradients(chosen, [tail], keep_graph=keep_graph)[0]
-    at = (indices_on(wanted.turn, values.device), indices_on(wanted.index, values.device))
-    with torch.inference_mode(False):
-        vectors = torch.zeros(count, *values.shape, dtype=values.dtype, device=values.device)
-        vectors[(*at, _usable(wanted.targets))] = 1
-    found = turns.gradients(values, vectors, tail, keep_graph=keep_graph)
-    return {name: gradient[at] for name, gradient in found.items()}
-
-
-def _usable(targets: Tensor) -> Tensor:
-    """Outside of inference mode, too."""
-    return targets.clone() if targets.is_inference() else targets
+    with torch.inference_mode(False), torch.enable_grad():
+        classes = wanted.classes.clone() if wanted.classes.is_inference() else wanted.classes
+        if wanted.images == tuple(range(len(values))):
+            scores = values.gather(1, classes[:, None])[:, 0]
+            (found,) = backward.gradients(scores, [record], keep_graph=keep_graph)
+            return scores.detach(), found
+        images = indices_on(wanted.images, values.device)
+        scores = values.detach()[images, classes]
+        place = (indices_on(wanted.turns, values.device), images)
+        vectors = torch.zeros(max(wanted.turns) + 1, *values.shape, dtype=values.dtype, device=values.device)
+        vectors[(*place, classes)] = 1
+    several = backward.batched_gradients(values, vectors, record, keep_graph=keep_graph)
+    return scores, {name: gradient[place] for name, gradient in several.items()}
 
 
 def _by_name(name: str, labels: Sequence[str]) -> int:

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gamlens import fuse, methods, scores, targets
-from gamlens.capture import checks
-from gamlens.capture import device as host
-from gamlens.capture import forward as capture
-from gamlens.capture.checks import Check, indices_on
-from gamlens.capture.forward import ForwardRecord
+from gamlens.capture import backward
+from gamlens.capture.device import Check, Checks, finite_score, indices_on, to_host
+from gamlens.capture.forward import ForwardRecord, last_layers
+from gamlens.capture.layers import PIXELS
 from gamlens.errors import GamlensError
-from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
-from gamlens.maps import at_least_float32
-from gamlens.pairs import correspondence as matches
-from gamlens.rows import Evidence, Provenance, Rows, Sums, View, check_score, without_grad_or_autocast
+from gamlens.explanation import NO_CLASS, Explanation
+from gamlens.fuse import BlockMaps, at_least_float32, without_grad_or_autocast
+from gamlens.inputs.frame import Frame
+from gamlens.inputs.images import Picture
+from gamlens.methods import METHODS, Method
+
+HIDDEN_SHARE = 0.5
+
+
+class Sums(NamedTuple):
+    """Channel sums of a block, (R,h,w) each: relu(h), relu(g) and relu(-g)."""
+
+    activation: Tensor
+    positive: Tensor
+    negative: Tensor
+
+
+class Evidence(NamedTuple):
+    """Eq. 4 at a block, (R,h,w) each: Grad-CAM's positive and negative part, and the pixels it hides, |N| >= P.
+
+    Where h >= 0, as after a ReLU, Grad-CAM is zero on exactly the hidden pixels.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    hidden: Tensor
+
+    @property
+    def hidden_share(self) -> Tensor:
+        """How much of the positive evidence lies on hidden pixels: (R,) in [0,1]."""
+        positive = self.positive.clamp(min=0)
+        return (positive * self.hidden).sum(dim=(1, 2)) / positive.sum(dim=(1, 2)).clamp(min=1e-30)
 
 
 @dataclass(frozen=True)
@@ -36,68 +62,280 @@ class Guess:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
-    """One forward of B images and the gradients of R class scores.
+class Provenance:
+    """Where maps come from: what an Explanation carries along.
 
-    `explain` makes a map by any method from any of the captured blocks; `retarget` asks for other classes at the
-    price of the tail's backward. `output` is the model's output (B,K).
+    `size` is the model's input (H,W); `about` says by what the maps were made.
     """
 
-    rows: Rows
-    output: Tensor | None
-    score: str
-    multi_label: bool
-    aim: Aim | None = field(default=None, repr=False)
+    pictures: Sequence[Picture]
+    frames: tuple[Frame, ...]
+    size: tuple[int, int]
+    labels: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    multi_label: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def scored_by(self, score: str) -> Provenance:
+        """The same, explained under this score."""
+        return replace(self, about={**self.about, "score": score})
+
+    def repeated(self, times: int) -> Provenance:
+        """One image of many pairs, once for each pair; several images stay as they are."""
+        if len(self.pictures) != 1:
+            return self
+        return replace(self, pictures=tuple(self.pictures) * times, frames=self.frames * times)
+
+    def of_captions(self, captions: tuple[str, ...]) -> Provenance:
+        """The same with captions in place of classes."""
+        return replace(self, labels=captions, aliases={}, multi_label=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One forward of B images and the gradients of R scores, one row per score.
+
+    `explain` makes a map by any method from any of the captured blocks; `retarget` asks for other classes at the
+    price of a short backward.
+
+    Attributes:
+        activations: {block: (B,C,h,w)}, in network order.
+        gradients: {block: (R,C,h,w)}, in network order.
+        scores: The explained scores, (R,).
+        targets: The class of each row, (R,); -1 where the score is not a class score.
+        image_of_row: Which image each row is of.
+        provenance: The images and how they were looked at.
+        output: The model's class scores (B,K), where the score is one of them.
+        views: Traces of the same rows at other scales or mirrored, and whether each is mirrored. Their maps are
+            averaged into this trace's own.
+        checks: What may be wrong with the values.
+        make_maps: `fuse.make_maps`, or a compiled version of it.
+        record: The forward with its graph, for `retarget`.
+        values: The scores of all classes, (B,K), in that graph.
+    """
+
+    activations: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    scores: Tensor
+    targets: Tensor
+    image_of_row: tuple[int, ...]
+    provenance: Provenance
+    output: Tensor | None = None
+    views: tuple[tuple[Trace, bool], ...] = ()
+    checks: Checks = field(default_factory=Checks)
+    make_maps: fuse.MapMaker = fuse.make_maps
+    record: ForwardRecord | None = field(default=None, repr=False)
+    values: Tensor | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_record(
+        cls,
+        record: ForwardRecord,
+        values: Tensor,
+        target: Any,
+        provenance: Provenance,
+        *,
+        output: Tensor,
+        keep_graph: bool = True,
+    ) -> Trace:
+        """Choose classes and go back once for them.
+
+        Args:
+            record: The forward.
+            values: The scores of all classes, (B,K), in the record's graph.
+            target: Which classes, as `Lens.trace` takes it.
+            provenance: The images and how they were looked at.
+            output: The model's class scores (B,K), for the top class.
+            keep_graph: Whether other classes may be asked for later.
+        """
+        wanted = targets.resolve(target, output, provenance.labels, provenance.aliases)
+        chosen, gradients = targets.gradients(values, wanted, record, keep_graph=keep_graph)
+        return cls(
+            activations=record.activations(),
+            gradients=gradients,
+            scores=chosen,
+            targets=wanted.classes,
+            image_of_row=wanted.images,
+            provenance=provenance,
+            output=output,
+            checks=record.checks.ask(finite_score(chosen, len(wanted.images)), chosen.device),
+            make_maps=record.make_maps,
+            record=record if keep_graph else None,
+            values=values if keep_graph else None,
+        )
+
+    @classmethod
+    def from_score(cls, record: ForwardRecord, value: Any, count: int, provenance: Provenance) -> Trace:
+        """Go back once for a score of the user's own: one number per image, (B,), in the record's graph."""
+        check = finite_score(value, count)
+        (gradients,) = backward.gradients(value, [record], keep_graph=False)
+        return cls(
+            activations=record.activations(),
+            gradients=gradients,
+            scores=value.detach(),
+            targets=torch.full((count,), NO_CLASS, device=value.device),
+            image_of_row=tuple(range(count)),
+            provenance=provenance,
+            checks=record.checks.ask(check, value.device),
+            make_maps=record.make_maps,
+        )
 
     def __repr__(self) -> str:
-        images = len(next(iter(self.rows.activations.values())))
-        return f"<Trace of {images} images, {len(self.rows.index)} {self.score} scores: {', '.join(self.blocks)}>"
+        images = len(next(iter(self.activations.values())))
+        return f"<Trace of {images} images, {len(self.image_of_row)} {self.score} scores: {', '.join(self.blocks)}>"
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        return tuple(self.rows.gradients)
-
-    @property
-    def scores(self) -> Tensor:
-        return self.rows.scores
-
-    @property
-    def targets(self) -> Tensor:
-        return self.rows.targets
+        """The captured blocks, in the order they ran."""
+        return tuple(self.gradients)
 
     @property
     def index(self) -> Tensor:
-        return torch.tensor(self.rows.index)
+        """Which image each row is of, (R,)."""
+        return torch.tensor(self.image_of_row)
+
+    @property
+    def score(self) -> str:
+        """The name of the score."""
+        return str(self.provenance.about.get("score", "score"))
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether the model's probabilities are sigmoids."""
+        return self.provenance.multi_label
+
+    # Maps
 
     def explain(self, method: str = "gam", n: int = 2, fuse: fuse.Fusion = "mean") -> Explanation:
-        """The maps of `method` over the last n blocks. No forward, no backward."""
-        return self.rows.explain(method, n, fuse)
+        """The maps of `method` over the last n blocks, fused. No forward, no backward.
+
+        A method of kind "input" has one map, of the pixels.
+        """
+        entry = METHODS[method]
+        n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
+        names = last_layers(self.blocks, n)
+        with without_grad_or_autocast(self.scores):
+            if self.views:
+                made = self._maps_over_views(entry, names, fuse)
+            else:
+                made = self.make_maps(entry.fn, self._inputs(entry, names), self.provenance.size, fuse)
+        return self._explanation(method, names, fuse, made)
+
+    def explain_raw(self, method: str, raw: Tensor) -> Explanation:
+        """A map (R,h,w) that was made elsewhere, resized and normalised like a method's own."""
+        with without_grad_or_autocast(self.scores):
+            made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
+        return self._explanation(method, self.blocks[-1:], "mean", made)
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
-        """The method's unnormalised map at a block's own size: (R,h,w). The last block by default."""
-        return self.rows.raw(method, block)
+        """The method's map (R,h,w) at the size of a block, the last by default, neither resized nor normalised."""
+        entry = METHODS[method]
+        with without_grad_or_autocast(self.scores):
+            (inputs,) = self._inputs(entry, [block or self.blocks[-1]])
+            return entry.fn(*map(at_least_float32, inputs))
+
+    def _inputs(self, entry: Method, names: Sequence[str]) -> list[tuple[Tensor, ...]]:
+        """What a method takes at each of these blocks, one row per map."""
+        if entry.kind == "pair":
+            raise GamlensError(
+                f"{entry.title} is a method of kind 'pair' and has no map of one image: use compare or trace_pair."
+            )
+        if entry.kind == "input" and str(PIXELS) not in self.gradients:
+            raise GamlensError(
+                f"{entry.title} needs the gradient by the pixels, a pass of its own through the whole network: use "
+                "lens.classify or lens.compare with this method, or lens.trace(..., method=)."
+            )
+        score = (self.scores,) if entry.reads_score else ()
+        found = []
+        for name in names:
+            found.append((*self._rows_at(name), *score))
+        return found
+
+    def _rows_at(self, name: str) -> tuple[Tensor, Tensor]:
+        """A block's activation and gradient, one of each per row, in the precision they were made in."""
+        if name not in self.gradients:
+            raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.gradients)}.")
+        activation = self.activations[name]
+        if self.image_of_row != tuple(range(len(activation))):
+            activation = activation[indices_on(self.image_of_row, activation.device)]
+        return activation, self.gradients[name]
+
+    def _maps_over_views(self, entry: Method, names: Sequence[str], how: fuse.Fusion) -> BlockMaps:
+        """Block by block, the maps of all views averaged before the blocks are fused.
+
+        A mirrored view is mirrored back at the block's own size. A map is flat only if it is flat in every view.
+        """
+        size, blocks, flat = self.provenance.size, [], []
+        for name in names:
+            seen = []
+            for trace, mirrored in ((self, False), *self.views):
+                (inputs,) = trace._inputs(entry, [name])
+                raw = entry.fn(*map(at_least_float32, inputs))
+                seen.append(fuse.min_max(fuse.resize(raw.flip(2) if mirrored else raw, size)))
+            blocks.append(torch.stack([maps for maps, _ in seen]).mean(dim=0))
+            flat.append(torch.stack([bad for _, bad in seen]).all(dim=0))
+        return BlockMaps(torch.stack(blocks), torch.stack(flat), fuse.fuse(blocks, how))
+
+    def _explanation(self, method: str, names: Sequence[str], how: fuse.Fusion, made: BlockMaps) -> Explanation:
+        device = made.fused.device
+        found = self.checks
+        for trace, _ in self.views:
+            found += trace.checks
+        found = found.ask(Check(made.flat.any, partial(_say_flat, method, names, made.flat), fatal=False), device)
+        if method == "grad_cam":
+            found = found.ask(self._check_hidden(), device)
+        about = {
+            **self.provenance.about,
+            "method": method,
+            "n": len(names),
+            "fuse": how if isinstance(how, str) else [float(weight) for weight in how],
+            "blocks": list(names),
+        }
+        return Explanation(
+            maps=made.fused.float(),
+            blocks=dict(zip(names, made.blocks.float(), strict=True)),
+            scores=self.scores.float(),
+            targets=self.targets,
+            index=indices_on(self.image_of_row, device),
+            pictures=self.provenance.pictures,
+            frames=self.provenance.frames,
+            labels=self.provenance.labels,
+            about=about,
+            checks=found,
+        )
+
+    # Diagnostics
 
     def sums(self, block: str | None = None) -> Sums:
-        """Channel sums of activations and of positive and negative gradients at a block."""
-        return self.rows.sums(block)
+        """Channel sums of activations and of positive and negative gradients at a block, the last by default."""
+        activation, gradient = map(at_least_float32, self._rows_at(block or self.blocks[-1]))
+        return Sums(activation.relu().sum(1), gradient.relu().sum(1), (-gradient).relu().sum(1))
 
     def evidence(self, block: str | None = None) -> Evidence:
-        """Grad-CAM's sum split by sign, and the pixels it hides (Eq. 4)."""
-        return self.rows.evidence(block)
+        """What Grad-CAM adds up at a block, split by sign, and the pixels it hides (Eq. 4)."""
+        with without_grad_or_autocast(self.scores):
+            positive, negative = methods.evidence(*map(at_least_float32, self._rows_at(block or self.blocks[-1])))
+        return Evidence(positive, negative, negative.abs() >= positive)
+
+    def _check_hidden(self) -> Check:
+        share = self.evidence().hidden_share
+        return Check((share > HIDDEN_SHARE).any, partial(_say_hidden, share, self.blocks[-1]), fatal=False)
+
+    # Classes
 
     def top(self, k: int = 5) -> list[list[Guess]]:
         """The k best classes of each image, best first."""
         return self.rank(k)()
 
     def rank(self, k: int = 5, pool: Executor | None = None) -> Callable[[], list[list[Guess]]]:
-        """Start to rank; the call it gives back waits, in a thread of `pool` if there is one, for `top`."""
+        """Start to rank the classes; returns a function that waits, in a thread of `pool` if given, and gives `top`."""
         if self.output is None:
             raise GamlensError("There are no classes to rank: the score of this trace is not a class score.")
         output = self.output.detach().float()
         best = output.topk(min(k, output.shape[1]), dim=1)
         chance = scores.probabilities(output, multi_label=self.multi_label).gather(1, best.indices)
-        labels = self.rows.origin.labels
-        arrival = host.leave([best.indices, best.values, chance], pool)
+        labels = self.provenance.labels
+        arrival = to_host([best.indices, best.values, chance], pool)
 
         def guesses() -> list[list[Guess]]:
             return [
@@ -111,206 +349,41 @@ class Trace:
         return guesses
 
     def retarget(self, target: Any) -> Trace:
-        """The same forward, other classes: only the tail's backward runs."""
-        if self.aim is None:
+        """The same forward, other classes: only a short backward runs."""
+        if self.record is None or self.values is None or self.output is None:
             raise GamlensError("This trace was released, or its score is not a class score: trace the images again.")
-        return self.aim.at(target)
+        first = Trace.from_record(self.record, self.values, target, self.provenance, output=self.output)
+        return first.with_views([(trace.retarget(first.per_image()), mirrored) for trace, mirrored in self.views])
+
+    def per_image(self) -> list[list[int]]:
+        """The targets of each image, as `retarget` takes them."""
+        chosen: list[list[int]] = [[] for _ in next(iter(self.activations.values()))]
+        for image, target in zip(self.image_of_row, self.targets.tolist(), strict=True):
+            chosen[image].append(target)
+        return chosen
+
+    def with_views(self, views: Sequence[tuple[Trace, bool]]) -> Trace:
+        """The same with further views of its images, each with whether it is mirrored."""
+        return replace(self, views=tuple(views)) if views else self
 
     def release(self) -> Trace:
         """The same without its graph: less memory, no `retarget`."""
-        return replace(self, aim=None)
+        views = tuple((trace.release(), mirrored) for trace, mirrored in self.views)
+        return replace(self, record=None, values=None, views=views)
 
 
-@dataclass(frozen=True, eq=False)
-class Aim:
-    """A forward that is waiting for targets: its tail, the model's output (B,K) and the class scores (B,K) from it."""
-
-    tail: ForwardRecord
-    output: Tensor
-    values: Tensor
-    size: tuple[int, int]
-    origin: Provenance
-    score: str
-    multi_label: bool
-    views: tuple[tuple[Aim, bool], ...] = ()
-
-    def at(self, target: Any, *, keep: bool = True) -> Trace:
-        """A Trace of these targets in every view; without `keep` the graph is gone afterwards."""
-        wanted = targets.resolve(target, self.output, self.origin.labels, self.origin.aliases)
-        values = self.values.detach()
-        if wanted.index != tuple(range(len(values))):
-            values = values[indices_on(wanted.index, values.device)]
-        chosen = values.gather(1, wanted.targets[:, None])[:, 0]
-        waiting = self.tail.checks + check_score(chosen, len(wanted.index))
-        gradients = targets.gradients(self.values, wanted, self.tail, keep_graph=keep)
-        own = _per_image(wanted, len(self.output)) if self.views else []
-        views = tuple(View(aim.at(own, keep=keep).rows, mirrored) for aim, mirrored in self.views)
-        rows = Rows(
-            self.tail.activations(),
-            gradients,
-            chosen,
-            wanted.targets,
-            wanted.index,
-            self.size,
-            self.origin,
-            views,
-            waiting,
-            self.tail.compiled,
-        )
-        return Trace(rows, self.output, self.score, self.multi_label, self if keep else None)
+def _say_flat(method: str, names: Sequence[str], flat: Tensor) -> str:
+    where = "; ".join(
+        f"{name!r} row {', '.join(map(str, rows.nonzero()[:, 0].tolist()))}"
+        for name, rows in zip(names, flat, strict=True)
+        if bool(rows.any())
+    )
+    return f"{method}: a map is flat or not finite and was set to zeros (block {where})."
 
 
-@dataclass(eq=False)
-class PairTrace:
-    """One forward of P pairs (one for each side where their sizes differ): both sides' activations and embeddings.
-
-    The score is chosen when explaining: its gradients run through the tail once and are kept.
-    """
-
-    tails: tuple[ForwardRecord, ...]
-    embeddings: tuple[Tensor, Tensor]
-    origins: tuple[Provenance, Provenance]
-    sizes: tuple[tuple[int, int], tuple[int, int]]
-    done: dict[Any, tuple[Rows, Rows]] = field(default_factory=dict, repr=False)
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    released: bool = False
-    views: tuple[tuple[PairTrace, bool], ...] = ()
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        return tuple(self.tails[0].blocks)
-
-    def __len__(self) -> int:
-        return len(self.embeddings[0])
-
-    def __repr__(self) -> str:
-        return f"<PairTrace of {len(self)} pairs: {', '.join(self.blocks)}>"
-
-    def explain(
-        self, method: str = "gam", n: int = 2, fuse: fuse.Fusion = "mean", *, score: str | scores.PairScore = "cosine"
-    ) -> PairExplanation:
-        """Both maps of every pair by `method` over the last n blocks. No forward."""
-        x, y = self.sides(score)
-        if methods.find(method).kind == "pair":
-            fn, last = methods.find(method).fn, self.blocks[-1]
-            with without_grad_or_autocast(x.scores):
-                h = [at_least_float32(side.activations[last]) for side in (x, y)]
-                maps = (fn(h[0], h[1]), fn(h[1], h[0]))
-            results = [side.explain(method, 1, "mean", given=raw) for side, raw in zip((x, y), maps, strict=True)]
-        else:
-            results = [side.explain(method, n, fuse) for side in (x, y)]
-        return PairExplanation(results[0], results[1], results[0].scores)
-
-    def sides(self, score: str | scores.PairScore = "cosine", *, keep: bool = True) -> tuple[Rows, Rows]:
-        """Activations and gradients of x and of y under a score: `.raw()`, `.sums()`, `.evidence()` of either."""
-        with self.lock:
-            if score not in self.done:
-                if self.released:
-                    raise GamlensError("This trace was released: trace the pair again for another score.")
-                x, y = self._backward(score, keep)
-                seen = [(view.sides(score, keep=keep), mirrored) for view, mirrored in self.views]
-                self.done[score] = (
-                    replace(x, views=tuple(View(sides[0], mirrored) for sides, mirrored in seen)),
-                    replace(y, views=tuple(View(sides[1], mirrored) for sides, mirrored in seen)),
-                )
-            return self.done[score]
-
-    def matches(
-        self, point: tuple[float, float], *, side: matches.Side = "x", score: str = "cosine", pair: int = 0
-    ) -> matches.Matches:
-        """What matches a point of one image in the other: the score's own parts at the last block. No forward.
-
-        `point`: (x, y) in original pixels of the image `side`. An error where the embedding is not the pooled block.
-        """
-        if side not in ("x", "y"):
-            raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
-        here, there = (0, 1) if side == "x" else (1, 0)
-        with without_grad_or_autocast(self.embeddings[0]):
-            h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in (here, there)]
-            e = [at_least_float32(self.embeddings[number][pair].detach()) for number in (here, there)]
-            eps = torch.finfo(self.embeddings[0].dtype).eps
-            share = matches.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
-            cells = (h[0].shape[1], h[0].shape[2])
-            cell = matches.cell_of(point, self.origins[here].frames[pair], cells)
-            value = float(scores.find_pair_score(score)(e[0][None], e[1][None])[0])
-            other = self.origins[there]
-            return matches.Matches(
-                *(matches.parts(h[0], h[1], cell, share), value, side, cell, cells),
-                *(self.sizes[there], other.pictures[pair], other.frames[pair]),
-            )
-
-    def release(self) -> PairTrace:
-        """Let the graph go: scores explained so far stay, others need a new trace."""
-        with self.lock:
-            self.released = True
-            self.tails = tuple(
-                replace(tail, output=None, blocks={name: h.detach() for name, h in tail.blocks.items()}, embedding=None)
-                for tail in self.tails
-            )
-            self.embeddings = (self.embeddings[0].detach(), self.embeddings[1].detach())
-        for view, _ in self.views:
-            view.release()
-        return self
-
-    def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Rows, Rows]:
-        name = score if isinstance(score, str) else getattr(score, "__name__", "score")
-        fn = scores.find_pair_score(score) if isinstance(score, str) else score
-        pairs = len(self)
-        with without_grad_or_autocast(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
-            value = fn(*(at_least_float32(side) for side in self.embeddings))
-        waiting = sum((tail.checks for tail in self.tails), ()) + check_score(value, pairs)
-        found = capture.gradients(value, self.tails, keep_graph=keep)
-        if score == "cosine":
-            same = value.detach() >= 1 - 16 * torch.finfo(value.dtype).eps
-            found = [_without_noise(part, same) for part in found]
-            waiting += checks.make([Check(same.any, same, partial(_same_way, same), fatal=False)], stacklevel=5)
-        sides = []
-        for side, (origin, size) in enumerate(zip(self.origins, self.sizes, strict=True)):
-            number, part = self._place(side)
-            sides.append(
-                Rows(
-                    self._activations(side),
-                    {block: gradient[part] for block, gradient in found[number].items()},
-                    value.detach(),
-                    torch.full((pairs,), NO_CLASS, device=value.device),
-                    tuple(range(pairs)),
-                    size,
-                    replace(origin, about={**origin.about, "score": name}),
-                    checks=() if side else waiting,
-                    compiled=self.tails[number].compiled,
-                )
-            )
-        return sides[0], sides[1]
-
-    def _place(self, side: int) -> tuple[int, slice]:
-        """Which tail holds x (0) or y (1), and which rows of it."""
-        pairs = len(self)
-        return (side, slice(None)) if len(self.tails) == 2 else (0, slice(side * pairs, (side + 1) * pairs))
-
-    def _activations(self, side: int) -> dict[str, Tensor]:
-        number, part = self._place(side)
-        return {block: h[part] for block, h in self.tails[number].activations().items()}
-
-
-def _per_image(wanted: targets.Wanted, images: int) -> list[list[int]]:
-    """Resolved targets as they are given: a list of classes an image."""
-    chosen: list[list[int]] = [[] for _ in range(images)]
-    for image, target in zip(wanted.index, wanted.targets.tolist(), strict=True):
-        chosen[image].append(target)
-    return chosen
-
-
-def _without_noise(gradients: dict[str, Tensor], same: Tensor) -> dict[str, Tensor]:
-    """Zero gradients where the cosine is at its maximum: by Eq. 5 they are zero, what is computed is rounding."""
-    return {
-        name: torch.where(same.repeat(len(gradient) // len(same))[:, None, None, None], 0, gradient)
-        for name, gradient in gradients.items()
-    }
-
-
-def _same_way(same: Tensor) -> str:
-    rows = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
+def _say_hidden(share: Tensor, block: str) -> str:
     return (
-        f"Pair {rows}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; the "
-        "maps are empty. Use score='dot' to see what the images share."
+        f"Grad-CAM hides most of the positive evidence ({100 * float(share.max()):.0f} % in row "
+        f"{int(share.argmax())}) under negative gradients at block {block!r} (Eq. 4): look at .evidence(), or use "
+        "method='gam'."
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import Lens
-from gamlens.capture import batched_backward as turns
+from gamlens.capture import backward as turns
 
 X = nets.images(3)
 

@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gamlens import GamlensError, GamlensWarning, Lens
-from gamlens.capture import checks
-from gamlens.capture.checks import Check
+from gamlens.capture import device as checks
+from gamlens.capture.device import Check
 
 WAITS = ("aten._local_scalar_dense", "aten.item", "aten.is_nonzero", "aten.nonzero", "aten.equal", "aten.masked_select")
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from gamlens.data import Box, Sample, voc
-from gamlens.data.voc import CLASSES
+from gamlens.data.class_names import VOC_CLASSES
 from gamlens.errors import GamlensError
 
 PIXELS = np.array([[0, 8, 8, 255], [15, 8, 0, 255], [15, 15, 0, 0]], np.uint8)
@@ -39,7 +39,7 @@ def devkit(tmp_path, image, xml) -> Path:
 
 def test_segmentation(devkit) -> None:
     found = voc(devkit)
-    assert found.classes == CLASSES
+    assert found.classes == VOC_CLASSES
     one, three = found
     assert (one.name, one.labels, one.size) == ("2007_1", (7, 14), (3, 4))
     assert one.boxes == (Box(7, 2.0, 1.0, 3.0, 2.0), Box(11, 1.0, 1.0, 4.0, 3.0))
@@ -87,13 +87,13 @@ def test_wrong_masks(devkit) -> None:
     with pytest.raises(GamlensError, match=r"2007_1\.png' is RGB"):
         voc(devkit)
     png.write_bytes(b"nothing")
-    with pytest.raises(GamlensError, match=r"Cannot read the mask .*2007_1\.png"):
+    with pytest.raises(GamlensError, match=r"Cannot read .*2007_1\.png' as a mask"):
         voc(devkit)
 
 
 def test_an_unknown_object(devkit, xml) -> None:
     xml(devkit / "VOCdevkit/VOC2012/Annotations/2007_1.xml", [("catt", 1, 1, 2, 2)])
-    with pytest.raises(GamlensError, match=r"2007_1\.xml' has an object 'catt'.*'cat'"):
+    with pytest.raises(GamlensError, match=r"2007_1\.xml' has the class 'catt'.*'cat'"):
         voc(devkit)
 
 

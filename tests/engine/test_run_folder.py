@@ -13,7 +13,7 @@ import pytest
 
 from gamlens import GamlensError
 from gamlens.engine import Job, RunFolder, Store, run_local
-from gamlens.engine.run_folder import PARTS
+from gamlens.engine.run_folder import PARTS_FOLDER
 
 ABOUT = {"what": "squares", "n": [1, 2], "chunks": 5}
 
@@ -60,14 +60,14 @@ def test_only_what_is_missing_is_done_again(tmp_path: Path) -> None:
     with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
         for _, _ in zip(range(2), run_local(JOB, ITEMS, folder), strict=False):
             pass
-        kept = {name: (tmp_path / PARTS / name).stat().st_mtime_ns for name in folder.store.names(PARTS)}
+        kept = {name: (tmp_path / PARTS_FOLDER / name).stat().st_mtime_ns for name in folder.store.names(PARTS_FOLDER)}
         assert 2 <= len(kept) < 5
-    (tmp_path / PARTS / ".00000004.json.x.part").write_bytes(b"broken off")
+    (tmp_path / PARTS_FOLDER / ".00000004.json.x.part").write_bytes(b"broken off")
     with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
-        assert not list((tmp_path / PARTS).glob("*.part"))
+        assert not list((tmp_path / PARTS_FOLDER).glob("*.part"))
         assert {done.chunk for done in run_local(JOB, ITEMS, folder)} == set(range(5)) - set(range(len(kept)))
         assert [row["item"] for row in rows(folder)] == ITEMS
-    assert all((tmp_path / PARTS / name).stat().st_mtime_ns == when for name, when in kept.items())
+    assert all((tmp_path / PARTS_FOLDER / name).stat().st_mtime_ns == when for name, when in kept.items())
 
 
 def test_another_configuration_is_refused_and_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         RunFolder(tmp_path, ABOUT, suffix=".json") as folder,
     ):
         list(run_local(JOB, ITEMS, folder))
-    assert sorted(file.name for file in (tmp_path / PARTS).iterdir()) == ["00000000.json", "00000001.json"]
+    assert sorted(file.name for file in (tmp_path / PARTS_FOLDER).iterdir()) == ["00000000.json", "00000001.json"]
     with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
         assert len(list(run_local(JOB, ITEMS, folder))) == 3
         assert [row["item"] for row in rows(folder)] == ITEMS

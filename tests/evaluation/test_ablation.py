@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from functools import partial
 
 import numpy as np
@@ -13,14 +12,13 @@ from typer.testing import CliRunner
 from gamlens import GamlensError, Lens, Transform
 from gamlens.cli import app
 from gamlens.data import load
-from gamlens.evaluation import ablation_files as ablate_files
-from gamlens.evaluation import results
-from gamlens.evaluation.ablation import BLOCK_METHODS, CONTROL, JOINED, MEASURES, Plan, ablate, table
+from gamlens.evaluation import measure, results
+from gamlens.evaluation.ablation import BLOCK_METHODS, MEASURES, Plan, table, write
 from gamlens.evaluation.measure import evaluate
-from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol, units
+from gamlens.evaluation.runs import evaluate_run
 
 SIDE, IMAGES = 64, 6
-work = sys.modules[ablate.__module__]
 PLAN = Plan(("gam", "grad_cam"))
 
 
@@ -32,9 +30,9 @@ def root(boxed):
 @pytest.fixture(scope="module")
 def run(lens, root):
     """Rows of the ablation, what it is about, and the items."""
-    dataset, protocol = load("table", root / "items.csv"), Protocol(methods=PLAN.methods, n=PLAN.numbers(lens))
+    dataset, protocol = load("table", root / "items.csv"), PLAN.protocol(lens)
     items = units(dataset, protocol)
-    rows = [row for part in ablate(lens, items, PLAN, batch=4) for row in part]
+    rows = [row for part in evaluate(lens, items, PLAN.protocol(lens), batch=4) for row in part]
     return rows, results.describe(lens, dataset, protocol, len(items)), items
 
 
@@ -49,11 +47,11 @@ def test_every_method_n_and_fusion_is_measured_on_every_image(run, lens):
 @pytest.mark.parametrize("kind", ["localization", "objective"])
 def test_the_mean_fusion_equals_the_evaluation(run, lens, kind):
     rows, _, items = run
-    protocol = Protocol(kind, methods=PLAN.methods, n=PLAN.numbers(lens))
+    protocol = Protocol(kind, methods=PLAN.methods, n=PLAN.protocol(lens).n)
     for theirs in (row for part in evaluate(lens, items, protocol, batch=5) for row in part if not row["error"]):
         key = {name: theirs[name] for name in ("item", "method", "n")}
         mine = next(
-            row for row in rows if row["fuse"] in ("mean", CONTROL) and all(row[name] == key[name] for name in key)
+            row for row in rows if row.get("fuse") in ("mean", CONTROL) and all(row[name] == key[name] for name in key)
         )
         fields = ["iou"] if kind == "localization" else ["before_logit", "after_logit", "after_probability"]
         for field in fields:
@@ -64,21 +62,21 @@ def test_one_forward_serves_every_map(lens, root):
     calls = []
     hook = lens.model.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
     items = units(load("table", root / "items.csv"), Protocol())[:4]
-    rows = [row for part in ablate(lens, items, PLAN, batch=4) for row in part]
+    rows = [row for part in evaluate(lens, items, PLAN.protocol(lens), batch=4) for row in part]
     hook.remove()
-    maps = 2 * (1 + (len(lens.blocks) - 1) * len(JOINED)) + 3  # n = 1 is the same whatever the fusion
+    maps = 2 * (1 + (len(lens.blocks) - 1) * len(JOINED)) + 2  # n = 1 is the same whatever the fusion; all ones too
     assert sum(calls) == 4 * (1 + maps)
     assert len(rows) == 4 * (2 * len(lens.blocks) * len(JOINED) + 3)
 
 
 def test_weights_are_those_given_or_grow_towards_the_last_block(lens):
-    assert Plan().fusion("weights", 3) == [1.0, 2.0, 3.0]
+    assert PLAN.protocol(lens).fusion("weights", 3) == [1.0, 2.0, 3.0]
     count = len(lens.blocks)
-    plan = Plan(weights=tuple(range(1, count + 1)))
+    plan = Plan(weights=tuple(range(1, count + 1))).protocol(lens)
     assert plan.fusion("weights", 2) == (count - 1, count)
     assert plan.fusion("max", 2) == "max"
     with pytest.raises(GamlensError, match=r"2 weights were given; .* has \d blocks"):
-        Plan(weights=(1.0, 2.0)).numbers(lens)
+        Plan(weights=(1.0, 2.0)).protocol(lens)
 
 
 def test_tables_and_plot(run, lens, tmp_path):
@@ -87,7 +85,7 @@ def test_tables_and_plot(run, lens, tmp_path):
     assert set(found["gam", 1, "mean"]) == set(MEASURES)
     same = {found["gam", 1, name]["IoU"].value.mean for name in JOINED}
     assert len(same) == 1
-    written = ablate_files.write(found, PLAN, tmp_path, about)
+    written = write(found, PLAN, tmp_path, about)
     assert all(file.is_file() for file in written)
     lines = list(csv.reader((tmp_path / "iou.csv").open()))
     assert lines[0] == ["IoU %", "blocks joined by", *(f"n = {n}" for n in range(1, len(lens.blocks) + 1))]
@@ -102,8 +100,17 @@ def test_a_model_with_one_block(root):
     lens = Lens(net.eval(), blocks=["1"], transform=Transform((SIDE, SIDE)))
     plan = Plan(("gam",), fusions=("mean",))
     items = units(load("table", root / "items.csv"), Protocol())
-    rows = [row for part in ablate(lens, items, plan) for row in part]
+    rows = [row for part in evaluate(lens, items, plan.protocol(lens)) for row in part]
     assert {row["n"] for row in rows if row["method"] == "gam"} == {1}
+
+
+def test_a_run_folder_holds_the_mean_alone(lens, root, tmp_path):
+    """Its rows do not say how blocks were joined, and run.json stays as it was before there were fusions."""
+    dataset, protocol = load("table", root / "items.csv"), PLAN.protocol(lens)
+    with pytest.raises(GamlensError, match="one way to join blocks"):
+        evaluate_run(lambda: lens, dataset, units(dataset, protocol), protocol, tmp_path)
+    assert set(protocol.record()) == set(Protocol().record())
+    assert "fusions" not in protocol.record()
 
 
 def test_only_errors_is_an_error(run):
@@ -115,10 +122,12 @@ def test_only_errors_is_an_error(run):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"methods": ("vdsn",)}, "no method 'vdsn'"),
-        ({"methods": ()}, "no method"),
+        ({"methods": ("vdsn",)}, "'vdsn' explains pairs only"),
+        ({"methods": ()}, "at least one method"),
+        ({"methods": ("gamm",)}, "did you mean 'gam'"),
+        ({"fusions": ()}, "no fusion to vary"),
         ({"fusions": ("sum",)}, "no fusion 'sum'"),
-        ({"fill": "red"}, "fill is black or mean"),
+        ({"fill": "red"}, "fill='red' is no choice"),
         ({"confidence": "odds"}, "confidence is logit or probability"),
     ],
 )
@@ -148,20 +157,20 @@ def test_command(root, tmp_path):
 def test_an_item_that_fails_in_the_model_is_an_error_row(lens, root, monkeypatch):
     """The others of its batch are measured; where all of the first batch fail it is an error."""
     items = units(load("table", root / "items.csv"), Protocol("localization"))[:4]
-    plan, real = Plan(("gam",), (1,), ("mean",)), work._measure
+    plan, real = Plan(("gam",), (1,), ("mean",)), measure._class_rows
 
     def picky(lens, batch, *rest, wrong=items[1].name):
         if wrong in ("", *(unit.name for unit in batch.units)):
             raise GamlensError("not this one")
         return real(lens, batch, *rest)
 
-    monkeypatch.setattr(work, "_measure", picky)
-    rows = [row for part in ablate(lens, items, plan, batch=4) for row in part]
+    monkeypatch.setattr(measure, "_class_rows", picky)
+    rows = [row for part in evaluate(lens, items, plan.protocol(lens), batch=4) for row in part]
     assert [row["item"] for row in rows if row["error"] == "not this one"] == [items[1].name]
     assert {row["item"] for row in rows if not row["error"]} >= {items[2].name, items[3].name}
-    monkeypatch.setattr(work, "_measure", partial(picky, wrong=""))
+    monkeypatch.setattr(measure, "_class_rows", partial(picky, wrong=""))
     with pytest.raises(GamlensError, match=r"^not this one$"):
-        list(ablate(lens, items, plan, batch=4))
+        list(evaluate(lens, items, plan.protocol(lens), batch=4))
 
 
 def test_all_ones_change_nothing_exactly(run):

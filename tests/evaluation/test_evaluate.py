@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from gamlens import GamlensError, Lens, Transform, metrics
 from gamlens.cli import app
 from gamlens.data import Dataset, Sample, hold_out, load, neighbour_pairs, small
-from gamlens.evaluation import results, tables, typeset
+from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
-from gamlens.evaluation.paper import paper
+from gamlens.evaluation.paper import paper_of
 from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.table_files import comma_separated, latex
 
 SIDE, IMAGES = 64, 12
 
@@ -148,8 +149,8 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     best = int(grid[held].mean(0).argmax())
     assert cell.value.mean == pytest.approx(100 * float(grid[~held][:, best].mean()))
     assert cell.threshold == pytest.approx(0.05 * (best + 1))
-    assert typeset.latex(header, lines).count(r"\\") == len(lines) + 1
-    assert typeset.comma_separated(header, lines).splitlines()[0].startswith("task,data")
+    assert latex(header, lines).count(r"\\") == len(lines) + 1
+    assert comma_separated(header, lines).splitlines()[0].startswith("task,data")
 
 
 def test_random_weights_never_enter_a_table(root: Path) -> None:
@@ -159,10 +160,10 @@ def test_random_weights_never_enter_a_table(root: Path) -> None:
 
 
 def test_the_papers_numbers() -> None:
-    assert paper("classification", "ilsvrc", "all", "IoU", "densenet201", "gam", 2) == 56.9
-    assert paper("cosine", "ilsvrc", "10", "PIC", "resnet50", "grad_cam", 1) == 27.93
-    assert paper("dot", "ilsvrc", "all", "IoU", "densenet201", "grad_cam_pp", 1) is None
-    assert paper("classification", "voc", "25", "IoU", "tresnet_l", "gam", 1) == 34.1
+    assert paper_of("classification", "ilsvrc", "all", "IoU", "densenet201", "gam", 2) == ("densenet201", 56.9)
+    assert paper_of("cosine", "ilsvrc", "10", "PIC", "resnet50", "grad_cam", 1) == ("resnet101", 27.93)
+    assert paper_of("dot", "ilsvrc", "all", "IoU", "densenet201", "grad_cam_pp", 1) is None
+    assert paper_of("classification", "voc", "25", "IoU", "tresnet_l", "gam", 1) == ("tresnet", 34.1)
 
 
 USER = """

@@ -22,9 +22,10 @@ from gamlens import GamlensError, Lens, Transform
 from gamlens.cli import app, common, evaluate
 from gamlens.data import Manifest, align, align_manifest, load, pairs, small
 from gamlens.engine import RunFolder
-from gamlens.evaluation import results, tables, typeset
+from gamlens.evaluation import results, tables
 from gamlens.evaluation.protocol import Protocol, units, variant
 from gamlens.evaluation.runs import MakeMeasurer, evaluate_run
+from gamlens.evaluation.table_files import latex
 from gamlens.report import classified_files as files
 
 IMAGES = 8
@@ -82,7 +83,7 @@ def test_runs_that_differ_stand_in_lines_of_their_own(root: Path, tmp_path: Path
     _, lines = tables.rows_of([cell for one in runs for cell in tables.cells(one)])
     iou = [line for line in lines if line[3] == "IoU"]
     assert [line[1] for line in iou] == ["table", "table", "table, box=largest, views=flip"]
-    assert [line[6] for line in iou] == [tables._shown(tables.cells(runs[number])[0]) for number in (0, 2, 1)]
+    assert [line[6] for line in iou] == [tables.shown(tables.cells(runs[number])[0]) for number in (0, 2, 1)]
     _, lines = tables.tall([cell for one in runs for cell in tables.cells(one)])
     assert sum(line[:2] == ("IoU", "GAM") for line in lines) == 3
 
@@ -181,7 +182,7 @@ def test_resuming_counts_earlier_errors_and_is_not_stricter(
     def fails(self, *args, **options):
         raise GamlensError("this one fails")
 
-    monkeypatch.setattr(Lens, "_trace", fails)
+    monkeypatch.setattr(Lens, "trace", fails)
     told.clear()
     made = run(root, tmp_path, ONE, status=lambda items, errors: told.append((items, errors)))
     assert told == [(4, 1), (6, 3), (8, 5)]
@@ -343,7 +344,7 @@ def test_one_step_is_no_curve() -> None:
 
 
 def test_latex_escapes_what_it_must() -> None:
-    text = typeset.latex(["a", "b", "c", "d", "R&D"], [["my_model#2", "5 %", "$x", "y", "1"]])
+    text = latex(["a", "b", "c", "d", "R&D"], [["my_model#2", "5 %", "$x", "y", "1"]])
     assert r"my\_model\#2 & 5 \% & \$x & y & 1 \\" in text
     assert r"R\&D" in text
     assert text.startswith("% needs \\usepackage{booktabs}\n")

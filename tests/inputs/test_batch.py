@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -66,3 +68,21 @@ def test_a_tensor_of_the_users_is_not_shared():
     given = torch.ones(3, 8, 8)
     prepare([given], Transform((8, 8)), Views()).batches[0].zero_()
     assert bool(given.all())
+
+
+def test_a_preprocessed_batch_is_taken_as_it_is_in_few_calls():
+    """Itself, not a copy; nothing is called in gamlens.inputs but a few functions of batch.py."""
+    batch, transform, called = torch.rand(2, 3, 8, 8), Transform((8, 8)), []
+
+    def note(frame, event, _):
+        if event == "call" and "gamlens/inputs" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_filename.rpartition("/")[2])
+
+    sys.setprofile(note)
+    try:
+        found = prepare(batch, transform, Views.parse(()))
+    finally:
+        sys.setprofile(None)
+    assert found.batches[0] is batch
+    assert set(called) == {"batch.py"}
+    assert len(called) <= 6

@@ -52,7 +52,7 @@ def test_bootstrap_is_seeded_and_leaves_the_global_generator_alone(monkeypatch):
     values = normal(50)
     assert bootstrap(values, seed=3) == bootstrap(values, seed=3)
     assert bootstrap(values, seed=3) != bootstrap(values, seed=4)
-    monkeypatch.setattr(aggregate, "_CHUNK", 120)
+    monkeypatch.setattr(aggregate, "INDICES_AT_ONCE", 120)
     chunked = bootstrap(values, seed=3)
     assert chunked.low < chunked.mean < chunked.high
     assert torch.equal(torch.get_rng_state(), state)

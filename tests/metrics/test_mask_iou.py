@@ -58,7 +58,7 @@ def test_thresholds_in_any_order_twice_and_out_of_range():
 def test_many_items_are_counted_in_chunks(monkeypatch):
     maps, truth, void = random(2, (10, 6, 5))
     whole = mask_iou_grid(maps, truth, void)
-    monkeypatch.setattr(iou, "_CHUNK", 3)
+    monkeypatch.setattr(iou, "MAPS_AT_ONCE", 3)
     assert torch.equal(mask_iou_grid(maps, truth, void), whole)
     items = [mask_iou_grid(maps[i : i + 1], truth[i : i + 1], void[i : i + 1]) for i in range(10)]
     assert torch.equal(torch.cat(items), whole)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from gamlens import MODELS, GamlensError, Lens
 from gamlens.cli import app
+from gamlens.data.class_names import CHEST_FINDINGS, COCO_CLASSES, VOC_CLASSES
 from gamlens.models import from_file, load
-from gamlens.models.zoo.labels import CHEST, COCO, VOC
 
 runner = CliRunner()
 
@@ -54,13 +54,15 @@ def test_chexnet_reads_the_public_layout(tmp_path: Path) -> None:
         assert torch.allclose(trace.output, source(batch), atol=1e-5)
     assert trace.targets.tolist() == [3, 13, 3]
     assert len(lens.labels) == 14
-    assert lens.labels == CHEST
+    assert lens.labels == CHEST_FINDINGS
     assert lens.blocks[-1] == "features:relu"
     guess = trace.top(1)[0][0]
     assert guess.probability == pytest.approx(torch.sigmoid(torch.tensor(guess.score)).item(), abs=1e-6)
 
 
-@pytest.mark.parametrize(("classes", "labels", "wrapping"), [(80, COCO, "model"), (20, VOC, "state_dict"), (7, (), "")])
+@pytest.mark.parametrize(
+    ("classes", "labels", "wrapping"), [(80, COCO_CLASSES, "model"), (20, VOC_CLASSES, "state_dict"), (7, (), "")]
+)
 def test_tresnet_reads_the_public_layout(classes: int, labels: tuple[str, ...], wrapping: str, tmp_path: Path) -> None:
     import timm
 

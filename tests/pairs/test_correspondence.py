@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.inputs.transform import Frame
+from gamlens.inputs.frame import Frame
 from gamlens.pairs.correspondence import cell_of
-from gamlens.trace import PairTrace
+from gamlens.pairs.pair_trace import PairTrace
 
 X, Y, WIDE = nets.images(2), nets.images(2, seed=1), nets.images(2, (80, 112), seed=2)
 

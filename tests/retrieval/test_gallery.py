@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from gamlens import METHODS, Gallery, GamlensError, GamlensWarning, Lens, PairExplanation
 from gamlens.capture import forward as capture
-from gamlens.retrieval import embedding_form as law
-from gamlens.retrieval.by_formula import _part, _rows
-from gamlens.retrieval.collect import Sink
-from gamlens.retrieval.select import slopes
+from gamlens.retrieval.by_formula import gradient_of
+from gamlens.retrieval.embedding_form import LINEAR_FORM, OTHER_FORM, UNIT_FORM
+from gamlens.retrieval.pair_maps import PairMaps
+from gamlens.retrieval.select import score_gradients
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 X, Y, WIDE = nets.images(2), nets.images(5, seed=1), nets.images(3, (80, 112), seed=2)
@@ -98,10 +98,10 @@ def test_every_method_at_one_block(method: str, score: str) -> None:
 @pytest.mark.parametrize("pool", [*LINEAR, "unit", *OTHER])
 @pytest.mark.parametrize("score", ["cosine", "dot"])
 def test_every_embedding(pool: str, score: str) -> None:
-    """The law is found, or found not to hold; the maps are those of autograd in every case."""
+    """The form is found, or found to be another; the maps are those of autograd in every case."""
     lens = head(pool)
     gallery = lens.remember(Y, batch_size=3)
-    assert gallery.law == (law.LINEAR if pool in LINEAR else law.UNIT if pool == "unit" else law.OTHER)
+    assert gallery.law == (LINEAR_FORM if pool in LINEAR else UNIT_FORM if pool == "unit" else OTHER_FORM)
     many = lens.compare_many(lens.remember(X), gallery, score=score, n=1, method="hires_cam")
     same(many, lens, X, Y, score=score, n=1, method="hires_cam")
 
@@ -112,13 +112,11 @@ def test_written_down_gradients_equal_autograd(pool: str, score: Any) -> None:
     """ds/dh of both images in float64, to 1e-10 of its largest value."""
     lens = head(pool)
     x, y = lens.remember(X), lens.remember(Y[:2])
-    value, vectors, _ = slopes(score, x.embeddings, y.embeddings)
+    value, vectors, _ = score_gradients(score, x.embeddings, y.embeddings, torch.tensor([[0, 0], [1, 1]]))
     pair = lens.trace_pair(X, Y[:2], n=1)
     torch.testing.assert_close(value, pair.sides(score)[0].scores, rtol=1e-12, atol=0)
-    ask = type("Ask", (), {"about": None})()
     for side, v, rows in zip((x, y), vectors, pair.sides(score), strict=True):
-        part, at = _part(side, torch.arange(2), torch.device("cpu"))
-        found = _rows(part, at, value, v, side.embeddings, ask).gradients["layer3"]
+        found = gradient_of(side, [0, 1], v)
         expected = rows.gradients["layer3"]
         assert float((found - expected).abs().max()) <= 1e-10 * float(expected.abs().max())
 
@@ -127,7 +125,7 @@ def test_cosine_by_equation_5() -> None:
     """c (f_y / (|f_x| |f_y|) - s f_x / |f_x|^2) at every position."""
     lens = Lens(nets.small())
     fx, fy = lens.remember(X[:1]).embeddings, lens.remember(Y[:1]).embeddings
-    value, (gx, _), _ = slopes("cosine", fx, fy)
+    value, (gx, _), _ = score_gradients("cosine", fx, fy, torch.tensor([[0, 0]]))
     expected = fy / (fx.norm() * fy.norm()) - value * fx / fx.norm() ** 2
     torch.testing.assert_close(gx, expected, rtol=1e-12, atol=1e-15)
 
@@ -195,12 +193,12 @@ def test_each_image_runs_once_whatever_the_embedding(pool: str) -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_no_more_pairs_at_a_time_than_a_batch(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations and gradients are of one batch; one block's map is kept once."""
-    lens, seen, put = Lens(nets.small()), [], Sink.put
-    monkeypatch.setattr(Sink, "put", lambda self, places, rows, **given: seen.append(rows) or put(self, places, rows))
+    lens, seen, add = Lens(nets.small()), [], PairMaps.add
+    monkeypatch.setattr(PairMaps, "add", lambda *args, **rows: seen.append(rows) or add(*args, **rows))
     many = lens.compare_many(X, Y, n=n, batch_size=3)
-    assert sum(len(rows.index) for rows in seen) == 20
-    assert max(len(gradient) for rows in seen for gradient in rows.gradients.values()) == 3
-    assert max(len(h) for rows in seen for h in rows.activations.values()) <= 3
+    assert sum(len(rows["index"]) for rows in seen) == 20
+    assert max(len(gradient) for rows in seen for gradient in rows["gradients"].values()) == 3
+    assert max(len(h) for rows in seen for h in rows["activations"].values()) <= 3
     assert (many.x.blocks["layer3"] is many.x.maps) == (n == 1)
 
 
@@ -245,7 +243,7 @@ def test_an_image_and_itself() -> None:
 def test_half_precision() -> None:
     lens = Lens(nets.small().float(), precision="bf16")
     gallery = lens.remember(Y.float())
-    assert (gallery.law, gallery.activations.dtype) == (law.LINEAR, torch.bfloat16)
+    assert (gallery.law, gallery.activations.dtype) == (LINEAR_FORM, torch.bfloat16)
     same(lens.compare_many(X.float(), gallery), lens, X.float(), Y.float(), n=1, atol=0.05)
 
 
@@ -349,11 +347,25 @@ def test_an_embedding_of_zeros() -> None:
         lens.compare_many(X, Y)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"pairs": [(0, 0), (1, 4), (0, 3)]}, {"top": 1}])
+def test_an_embedding_of_zeros_is_named_by_its_number(n: int, options: dict[str, Any]) -> None:
+    """Whichever pair or batch it comes in."""
+    lens, images = head("mean"), Y.clone()
+    images[3] = 0
+    with torch.no_grad():
+        for stage in (lens.model.stem, lens.model.layer1, lens.model.layer2, lens.model.layer3):
+            for tensor in (stage[0].bias, stage[1].bias, stage[1].running_mean):
+                tensor.zero_()
+    with pytest.raises(GamlensError, match=r"gallery\[3\] is all zeros"):
+        lens.compare_many(X, images, n=n, batch_size=2, **options)
+
+
 @pytest.mark.parametrize("name", ["resnet18", "densenet121"])
 def test_float32_networks(name: str) -> None:
     lens, x, y = nets.zoo(name), nets.images(1).float(), nets.images(3, seed=1).float()
     gallery = lens.remember(y)
-    assert gallery.law == law.LINEAR
+    assert gallery.law == LINEAR_FORM
     same(lens.compare_many(x, gallery), lens, x, y, n=1, atol=1e-5)
 
 

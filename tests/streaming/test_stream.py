@@ -14,9 +14,9 @@ import torch
 
 from gamlens import GamlensError, Lens, Transform
 from gamlens.inputs.batch import ModelInput
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
-from gamlens.streaming.prefetch import Line, ahead, grouped
+from gamlens.streaming.prefetch import BatchPrefetcher, grouped, prefetch
 from gamlens.streaming.stream import stream
 
 
@@ -77,10 +77,10 @@ def test_what_is_wrong_with_all_is_an_error(lens: Lens) -> None:
     assert list(lens.stream([])) == []
 
 
-def test_ahead_keeps_order_and_passes_errors_on() -> None:
-    assert [value for _, value in ahead(lambda x: x * x, range(20), threads=4)] == [x * x for x in range(20)]
+def test_prefetch_keeps_order_and_passes_errors_on() -> None:
+    assert [value for _, value in prefetch(lambda x: x * x, range(20), workers=4)] == [x * x for x in range(20)]
     with pytest.raises(ZeroDivisionError):
-        list(ahead(lambda x: 1 // x, [1, 0, 2], threads=2))
+        list(prefetch(lambda x: 1 // x, [1, 0, 2], workers=2))
     assert list(grouped(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
@@ -91,43 +91,43 @@ def test_one_image_is_no_stream(lens: Lens, one: object) -> None:
         list(lens.stream(one))
 
 
-def test_a_line_gives_batches_in_order() -> None:
-    with Line(lambda x: x * x, sum, batch=3, threads=4) as line:
-        assert not line.is_ready
+def test_batches_come_in_order() -> None:
+    with BatchPrefetcher(lambda x: x * x, sum, batch_size=3, workers=4) as batches:
+        assert not batches.is_ready
         for item in range(8):
-            line.put(item)
-        line.flush()
-        line.flush()
-        assert [line.take() for _ in range(3)] == [([0, 1, 2], 5), ([3, 4, 5], 50), ([6, 7], 85)]
-        assert not line.waiting
+            batches.put(item)
+        batches.flush()
+        batches.flush()
+        assert [batches.take() for _ in range(3)] == [([0, 1, 2], 5), ([3, 4, 5], 50), ([6, 7], 85)]
+        assert not batches.waiting
 
 
 def test_threads_share_a_batch_and_few_batches_wait() -> None:
     """The first batch is there as soon as all threads together can make it."""
     meeting = threading.Barrier(4)
-    with Line(lambda x: meeting.wait(5), list, batch=8, threads=4) as line:
+    with BatchPrefetcher(lambda x: meeting.wait(5), list, batch_size=8, workers=4) as batches:
         for item in range(8):
-            line.put(item)
-        assert len(line.take()[1]) == 8
-    with Line(lambda x: x, list, batch=2, threads=2) as line:
+            batches.put(item)
+        assert len(batches.take()[1]) == 8
+    with BatchPrefetcher(lambda x: x, list, batch_size=2, workers=2) as batches:
         count = 0
-        while line.has_room:
-            line.put(count)
+        while batches.has_room:
+            batches.put(count)
             count += 1
         assert count == 6
 
 
-def test_what_fails_in_a_line_is_raised_where_it_is_taken() -> None:
+def test_what_fails_in_a_thread_is_raised_where_its_batch_is_taken() -> None:
     for fn, made in ((lambda x: 1 // x, list), (lambda x: x, lambda found: 1 // found[0])):
-        with Line(fn, made, batch=2, threads=2) as line:
+        with BatchPrefetcher(fn, made, batch_size=2, workers=2) as batches:
             for item in (1, 1, 0, 0):
-                line.put(item)
-            line.take()
+                batches.put(item)
+            batches.take()
             with pytest.raises(ZeroDivisionError):
-                line.take()
+                batches.take()
 
 
-def test_a_line_that_is_left_begins_nothing_more() -> None:
+def test_a_prefetcher_that_is_left_begins_nothing_more() -> None:
     began, ends, done = threading.Event(), threading.Event(), []
 
     def work(item):
@@ -135,9 +135,9 @@ def test_a_line_that_is_left_begins_nothing_more() -> None:
         began.set()
         assert ends.wait(5)
 
-    with Line(work, list, batch=8, threads=1) as line:
+    with BatchPrefetcher(work, list, batch_size=8, workers=1) as batches:
         for item in range(16):
-            line.put(item)
+            batches.put(item)
         assert began.wait(5)
         threading.Timer(0.02, ends.set).start()
     assert done == [0]
@@ -151,12 +151,12 @@ class Device:
         self.launched, self.landed = [], []
         self.output, self.numbers = None, ()
 
-    def look(self, ready):
+    def explain(self, ready):
         found = Device(self.lands, self.bad)
         found.numbers = tuple(int(value) for value in ready.batches[0].flatten())
         found.launched, found.landed = self.launched, self.landed
         self.launched.append(found.numbers)
-        return found
+        return found, found
 
     def leave(self, pool):
         done = pool.submit(self.lands, self.numbers[0]) if pool else None
@@ -175,8 +175,8 @@ class Device:
         return list(self.numbers)
 
     def stream(self, images, load=None, **options):
-        options = {"batch": 2, "threads": 2, "early": 2, **options}
-        return stream(images, load or number, self.look, lambda trace: trace, **options)
+        options = {"batch_size": 2, "workers": 2, "ahead": 2, **options}
+        return stream(images, load or number, self.explain, device=torch.device("cpu"), **options)
 
 
 def number(value):
@@ -192,15 +192,15 @@ def test_the_next_batches_are_begun_before_the_first_lands() -> None:
         assert first or begun.wait(5)
 
     device = Device(lands)
-    look = device.look
+    explain = device.explain
 
     def watched(ready):
-        found = look(ready)
+        found = explain(ready)
         if device.launched == [(0, 1), (2, 3), (4, 5)]:
             begun.set()
         return found
 
-    device.look = watched
+    device.explain = watched
     seen = list(device.stream(range(11)))
     assert [one.number for one in seen] == [one.explanation for one in seen] == list(range(11))
     assert device.landed == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9), (10,)]
@@ -220,8 +220,8 @@ def test_a_batch_does_not_wait_for_the_next_to_be_decoded() -> None:
             handed.set()
 
 
-@pytest.mark.parametrize("early", [0, 2])
-def test_a_batch_does_not_wait_for_a_slow_source(early: int) -> None:
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_batch_does_not_wait_for_a_slow_source(ahead: int) -> None:
     read = []
 
     def slow():
@@ -230,7 +230,7 @@ def test_a_batch_does_not_wait_for_a_slow_source(early: int) -> None:
             read.append(value)
             yield value
 
-    for one in Device().stream(slow(), early=early):
+    for one in Device().stream(slow(), ahead=ahead):
         assert len(read) == 2 * (one.number // 2 + 1)
 
 
@@ -248,9 +248,9 @@ def test_what_is_at_hand_does_not_wait_for_a_source_that_became_slow() -> None:
     assert max(reads[number] for number in range(6)) <= 7
 
 
-def test_a_batch_that_fails_is_looked_at_one_by_one_and_the_others_stay() -> None:
+def test_a_batch_that_fails_is_explained_one_by_one_and_the_others_stay() -> None:
     device = Device(bad={5, 6})
-    seen = list(device.stream(range(12), batch=4))
+    seen = list(device.stream(range(12), batch_size=4))
     assert [one.number for one in seen] == list(range(12))
     assert {one.number: one.error for one in seen if one.error} == {5: "no (5,)", 6: "no (6,)"}
     assert device.launched.count((8, 9, 10, 11)) == 1
@@ -288,7 +288,7 @@ def test_closed_early_its_threads_end() -> None:
 
     results = device.stream(itertools.count(), load)
     assert [one.number for one in itertools.islice(results, 3)] == [0, 1, 2]
-    assert {thread.name.split("_")[0] for thread in set(threading.enumerate()) - before} == {"ahead", "home"}
+    assert {thread.name.split("_")[0] for thread in set(threading.enumerate()) - before} == {"prefetch", "to_host"}
     results.close()
     assert set(threading.enumerate()) == before
     count = len(loaded)

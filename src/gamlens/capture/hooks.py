@@ -13,41 +13,49 @@ from torch.overrides import TorchFunctionMode
 from gamlens.capture.layers import OUTPUT, LayerPoint, function_name, only_tensor, tensors
 from gamlens.errors import GamlensError
 
+Take = Callable[[LayerPoint, Tensor], Tensor]
+
 
 class TensorTap(TorchFunctionMode):
-    """Finds the wanted tensors of one forward in this thread; `take` gets each and says what to go on with."""
+    """Finds the wanted tensors of one forward in this thread.
 
-    def __init__(
-        self, model: nn.Module, wanted: Sequence[LayerPoint], take: Callable[[LayerPoint, Tensor], Tensor]
-    ) -> None:
+    `take(point, tensor)` is called with each of them and returns the tensor that the network goes on with.
+    """
+
+    def __init__(self, model: nn.Module, wanted: Sequence[LayerPoint], take: Take) -> None:
         super().__init__()
-        self.model, self.wanted, self.take = model, list(dict.fromkeys(wanted)), take
+        self.model, self.take = model, take
+        self.inputs: dict[str, list[LayerPoint]] = {}
+        self.outputs: dict[str, list[LayerPoint]] = {}
+        self.follows = False
+        for point in dict.fromkeys(wanted):
+            self.follows = self.follows or bool(point.chain)
+            if point.module != OUTPUT or has_output_module(model):
+                (self.inputs if point.reads_input else self.outputs).setdefault(point.module, []).append(point)
         self.thread = threading.get_ident()
-        self.armed: list[tuple[Tensor, LayerPoint, int]] = []
-        self.heard = False
-        self.listening = ExitStack()
+        self.followed: list[tuple[Tensor, LayerPoint, int]] = []
+        self.following: ExitStack | None = None
+        self.is_following = False
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for name in dict.fromkeys(point.module for point in self.wanted):
-                if name == OUTPUT and not has_output_module(self.model):
-                    continue
+        """The hooks are on the model inside this context, and gone after it."""
+        with ExitStack() as stack, ExitStack() as following:
+            self.following = following
+            for name, points in self.inputs.items():
                 module = self.model.get_submodule(name)
-                mine = [point for point in self.wanted if point.module == name]
-                if any(point.reads_input for point in mine):
-                    stack.callback(module.register_forward_pre_hook(self._before(mine), with_kwargs=True).remove)
-                if any(not point.reads_input for point in mine):
-                    stack.callback(module.register_forward_hook(self._after(mine)).remove)
-            if any(point.chain for point in self.wanted):
+                stack.callback(module.register_forward_pre_hook(self._before(points), with_kwargs=True).remove)
+            for name, points in self.outputs.items():
+                module = self.model.get_submodule(name)
+                stack.callback(module.register_forward_hook(self._after(points)).remove)
+            if self.follows:
                 stack.callback(self.model.register_forward_hook(self._leave).remove)
-            self.listening = stack.enter_context(ExitStack())
             yield
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Functions are followed inside the model only."""
-        if threading.get_ident() == self.thread:
-            self.listening.close()
+        """Functions are followed inside the model only: this hook runs when the model is done."""
+        if threading.get_ident() == self.thread and self.following is not None:
+            self.following.close()
 
     def _before(self, points: list[LayerPoint]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,8 +64,8 @@ class TensorTap(TorchFunctionMode):
             key = None if args else next(iter(kwargs))
             value = args[0] if key is None else kwargs[key]
             for point in points:
-                if point.reads_input:
-                    value = self.take(point, _tensor(value, point))
+                _check_tensor(value, point)
+                value = self.take(point, value)
             return ((value, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: value})
 
         return hook
@@ -69,48 +77,49 @@ class TensorTap(TorchFunctionMode):
             wrapped = isinstance(output, tuple) and only_tensor(output) is not None
             start = value = output[0] if wrapped else output
             for point in points:
-                if not point.reads_input and not point.chain:
-                    value = self.take(point, _tensor(value, point))
+                _check_tensor(value, point)
+                if not point.chain:
+                    value = self.take(point, value)
             for point in points:
                 if point.chain:
-                    self.listen()
-                    self.armed.append((_tensor(value, point), point, 0))
+                    self._follow(value, point)
             return None if value is start else (value, *output[1:]) if wrapped else value
 
         return hook
 
-    def listen(self) -> None:
-        """Follow functions from here on: not before, since it costs some time each."""
-        if not self.heard:
-            self.heard = True
-            self.listening.enter_context(self)
+    def _follow(self, tensor: Tensor, point: LayerPoint) -> None:
+        """Follow functions from here on. It begins no earlier, since it costs some time for every function."""
+        if not self.is_following and self.following is not None:
+            self.is_following = True
+            self.following.enter_context(self)
+        self.followed.append((tensor, point, 0))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.armed:
+        if not self.followed:
             return result
         name, read = function_name(func), {id(tensor) for tensor in tensors(args)}
-        for entry in [entry for entry in self.armed if id(entry[0]) in read]:
+        for entry in [entry for entry in self.followed if id(entry[0]) in read]:
             _, point, step = entry
             if name != point.chain[step]:
                 continue
-            self.armed.remove(entry)
+            self.followed = [other for other in self.followed if other is not entry]
+            _check_tensor(result, point)
             if step + 1 < len(point.chain):
-                self.armed.append((_tensor(result, point), point, step + 1))
+                self.followed.append((result, point, step + 1))
             else:
-                result = self.take(point, _tensor(result, point))
+                result = self.take(point, result)
         return result
 
 
 def has_output_module(model: nn.Module) -> bool:
-    """Whether `output` names a module of this model rather than what it returns."""
+    """Whether `output` names a module of this model rather than what the model returns."""
     return isinstance(getattr(model, OUTPUT, None), nn.Module)
 
 
-def _tensor(value: Any, point: LayerPoint) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    raise GamlensError(
-        f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside it, or after it, "
-        "that gives one."
-    )
+def _check_tensor(value: Any, point: LayerPoint) -> None:
+    if not isinstance(value, Tensor):
+        raise GamlensError(
+            f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside it, or after it, "
+            "that gives one."
+        )

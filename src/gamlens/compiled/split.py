@@ -12,6 +12,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from gamlens.compiled.ops import MARK
 
+BACKEND = "inductor"
+
 
 class Unsupported(Exception):  # noqa: N818 - a finding, not a fault
     """This model, or this way of asking, cannot be made fast; it runs as it is."""

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from gamlens.data.files import Root, all_there, cut, first, folder, image_size, images_in, rows
-from gamlens.data.sample import Box, Dataset, Sample
-from gamlens.errors import GamlensError, near
+from gamlens.data import reading
+from gamlens.data.class_names import CHEST_ALIASES, CHEST_FINDINGS
+from gamlens.data.reading import AnyPath
+from gamlens.data.sample import Box, Dataset, Sample, labels_of
+from gamlens.errors import GamlensError
 
-CLASSES = (
-    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
-    *("Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
-)
-ALIASES = {"Infiltrate": "Infiltration"}
 DRAWN_ON = 1024.0
 LIST = "BBox_List_2017.csv"
 
 
-def chestxray(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+def chestxray(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
     """The X-rays that have boxes, sorted by name; with split="all" every X-ray of the folder, unlabelled without a box.
 
     Boxes are scaled from 1024 px to the size of the image file. Labels index the 14 findings in CheXNet's order.
@@ -27,27 +24,28 @@ def chestxray(root: Root, *, split: str | None = None, limit: int | None = None)
         raise GamlensError(
             f'ChestX-ray8 has no split {split!r}: use "boxes" (X-rays with boxes, the default) or "all".'
         )
-    base = folder(root)
-    listing = first([base / LIST], "list of boxes", "Download it from NIH beside the images.")
+    base = reading.dataset_folder(root)
+    listing = reading.first([base / LIST], "list of boxes", "Download it from NIH beside the images.")
     found = _boxes(listing)
     parts = sorted(base.glob("images_*/images")) or [base / "images"]
-    first(parts, "folder of images", "Unpack the X-rays there (or into images_001/images and so on).")
-    where = {name: part / name for part in parts for name in images_in(part)}
+    reading.first(parts, "folder of images", "Unpack the X-rays there (or into images_001/images and so on).")
+    where = {name: part / name for part in parts for name in reading.images_in(part)}
     names = sorted(where.keys() | found.keys() if split == "all" else found)
-    chosen = cut(names, limit)
-    all_there(chosen, where, parts[0], listing)
+    chosen = reading.cut(names, limit)
+    reading.all_there(chosen, where, parts[0], listing)
     samples = tuple(_sample(where[name], found.get(name, ())) for name in chosen)
-    return Dataset("chestxray", str(root), CLASSES, samples)
+    return Dataset("chestxray", str(root), CHEST_FINDINGS, samples)
 
 
 def _boxes(path: Path) -> dict[str, tuple[Box, ...]]:
     """File name -> boxes in 1024 px. The header is `Image Index,Finding Label,Bbox [x,y,w,h]`, commas included."""
-    table = rows(path)
+    table = reading.rows(path)
     if not table or [cell.strip() for cell in table[0][:2]] != ["Image Index", "Finding Label"]:
         raise GamlensError(
             f"{str(path)!r} does not begin with `Image Index,Finding Label,Bbox [x,y,w,h]`: found "
             f"{','.join(table[0]) if table else 'an empty file'!r}. Use NIH's {LIST} as published."
         )
+    index = {finding: number for number, finding in enumerate(CHEST_FINDINGS)}
     boxes: dict[str, list[Box]] = defaultdict(list)
     for number, row in enumerate(table[1:], start=2):
         try:
@@ -57,17 +55,15 @@ def _boxes(path: Path) -> dict[str, tuple[Box, ...]]:
             raise GamlensError(
                 f"Row {number} of {str(path)!r} is not `file,finding,x,y,w,h`: found {','.join(row)!r} ({error})."
             ) from error
-        finding = ALIASES.get(finding, finding)
-        if finding not in CLASSES:
-            raise GamlensError(f"Row {number} of {str(path)!r} has the finding {finding!r}: {near(finding, CLASSES)}")
-        boxes[name].append(Box(CLASSES.index(finding), x, y, x + width, y + height))
+        label = reading.class_index(CHEST_ALIASES.get(finding, finding), index, f"Row {number} of {str(path)!r}")
+        boxes[name].append(Box(label, x, y, x + width, y + height))
     return {name: tuple(found) for name, found in boxes.items()}
 
 
 def _sample(path: Path, drawn: tuple[Box, ...]) -> Sample:
     if not drawn:
         return Sample(path.name, str(path))
-    height, width = image_size(path)
+    height, width = reading.image_size(path)
     right, down = width / DRAWN_ON, height / DRAWN_ON
     boxes = tuple(Box(b.label, b.x0 * right, b.y0 * down, b.x1 * right, b.y1 * down) for b in drawn)
-    return Sample(path.name, str(path), tuple(sorted({b.label for b in boxes})), boxes, (height, width))
+    return Sample(path.name, str(path), labels_of(boxes), boxes, (height, width))

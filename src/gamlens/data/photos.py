@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from PIL import Image, ImageOps
 
+from gamlens.data.reading import package_files
 from gamlens.errors import GamlensError
 from gamlens.inputs.images import upright
 
@@ -24,11 +24,9 @@ PHOTOS: dict[str, tuple[str, str]] = {
 
 
 def path(name: str) -> Path:
-    """Where the photo of that name lies on this machine."""
+    """The file of the photo of that name on this machine."""
     package, file = PHOTOS[name]
-    spec = importlib.util.find_spec(package)
-    places = spec.submodule_search_locations if spec is not None else None
-    found = [Path(place) / file for place in places or () if (Path(place) / file).is_file()]
+    found = package_files(package, file)
     if not found:
         extra = "bench" if package == "sklearn" else "demo"
         raise GamlensError(f"The photo {name!r} comes with the package {package}: pip install 'gamlens[{extra}]'.")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gamlens.errors import GamlensError
 
 Mask = NDArray[np.bool_]
-SAMPLED = 32
+HASHED_IMAGES = 32
 
 
 class MaskSource(Protocol):
@@ -44,6 +44,11 @@ class Box:
     @property
     def area(self) -> float:
         return max(self.x1 - self.x0, 0.0) * max(self.y1 - self.y0, 0.0)
+
+
+def labels_of(boxes: Iterable[Box]) -> tuple[int, ...]:
+    """The class indices that boxes have, each once, sorted."""
+    return tuple(sorted({box.label for box in boxes}))
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Dataset:
         pixels under the same names. What cannot be read is passed over."""
         by_name = sorted(self.samples, key=lambda s: s.name)
         found = hashlib.sha256()
-        for sample in by_name[:: max(1, math.ceil(len(by_name) / SAMPLED))]:
+        for sample in by_name[:: max(1, math.ceil(len(by_name) / HASHED_IMAGES))]:
             with suppress(OSError):
                 found.update(hashlib.sha256(Path(sample.image).read_bytes()).digest())
         return found.hexdigest()

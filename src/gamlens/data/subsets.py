@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gamlens.data.files import Root, image_size, read_json
-from gamlens.data.sample import Dataset, Sample
+from gamlens.data.reading import AnyPath, image_size, read_json
+from gamlens.data.sample import Dataset
 from gamlens.errors import GamlensError
 
 
@@ -53,14 +53,14 @@ class Manifest:
         """sha256 of the items."""
         return hashlib.sha256(json.dumps([[*item.names, item.label] for item in self.items]).encode()).hexdigest()
 
-    def save(self, path: Root) -> None:
+    def save(self, path: AnyPath) -> None:
         items = [[*item.names] if item.label < 0 else [*item.names, item.label] for item in self.items]
         lines = ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in items)
         head = json.dumps({"kind": self.kind, "seed": self.seed, "source": self.source}, ensure_ascii=False, indent=2)
         Path(path).write_text(f'{head[:-2]},\n  "items": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
 
     @staticmethod
-    def load(path: Root) -> Manifest:
+    def load(path: AnyPath) -> Manifest:
         contents = read_json(Path(path))
         try:
             items = tuple(_item(given) for given in contents["items"])
@@ -185,13 +185,9 @@ def _box_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
 
 def _mask_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
     for sample in dataset:
-        yield from _sample_shares(sample) if sample.mask else ()
-
-
-def _sample_shares(sample: Sample) -> Iterator[tuple[Item, float]]:
-    void = sample.void()
-    for label in sample.labels:
-        mask = sample.load_mask(label)
-        share = float((mask if void is None else mask & ~void).mean())
-        if share > 0:
-            yield Item((sample.name,), label), share
+        void = sample.void()
+        for label in sample.labels if sample.mask else ():
+            mask = sample.load_mask(label)
+            share = float((mask if void is None else mask & ~void).mean())
+            if share > 0:
+                yield Item((sample.name,), label), share

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gamlens.data.files import Root, cut, image_size, optional, rows
+from gamlens.data.reading import AnyPath, cut, image_size, import_extra, read_as, rows
 from gamlens.data.sample import Box, Dataset, Sample
 from gamlens.errors import GamlensError
 
-CORNERS = ("x0", "y0", "x1", "y1")
-Row = Mapping[str, Any]
+BOX_COLUMNS = ("x0", "y0", "x1", "y1")
+TableRow = Mapping[str, Any]
 
 
-def table(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """One sample a path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
+def table(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
+    """One sample per path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
 
     Paths are relative to the table. Labels are class indices, or names (their sorted order gives the indices).
     `split` keeps the rows whose column `split` has that value. Empty cells mean no label, or no box.
@@ -24,7 +24,7 @@ def table(root: Root, *, split: str | None = None, limit: int | None = None) -> 
     path = Path(root)
     records = _records(path, ("path", "label") if split is None else ("path", "label", "split"))
     labels, classes = _labels([row.get("label") for row in records], path)
-    chosen: dict[str, list[tuple[Row, int | None]]] = {}
+    chosen: dict[str, list[tuple[TableRow, int | None]]] = {}
     for row, label in zip(records, labels, strict=True):
         if split is None or str(row["split"]) == split:
             chosen.setdefault(str(row["path"]), []).append((row, label))
@@ -34,15 +34,15 @@ def table(root: Root, *, split: str | None = None, limit: int | None = None) -> 
     return Dataset("table", str(root), classes, samples)
 
 
-def _records(path: Path, needed: tuple[str, ...]) -> list[Row]:
+def _records(path: Path, needed: tuple[str, ...]) -> list[TableRow]:
     """The rows as mappings from column to cell, columns checked."""
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing"
         raise GamlensError(f"A table is a .csv or .parquet file; found {found} at {str(path)!r}.")
     columns, records = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
     missing = [name for name in needed if name not in columns]
-    corners = [name for name in CORNERS if name in columns]
-    missing += [name for name in CORNERS if corners and name not in columns]
+    corners = [name for name in BOX_COLUMNS if name in columns]
+    missing += [name for name in BOX_COLUMNS if corners and name not in columns]
     if missing:
         raise GamlensError(
             f"{str(path)!r} has no column {', '.join(map(repr, missing))}: expected {', '.join(needed)} and, for "
@@ -54,7 +54,7 @@ def _records(path: Path, needed: tuple[str, ...]) -> list[Row]:
     return records
 
 
-def _csv(path: Path) -> tuple[list[str], list[Row]]:
+def _csv(path: Path) -> tuple[list[str], list[TableRow]]:
     lines = rows(path)
     columns = [cell.strip() for cell in lines[0]] if lines else []
     odd = next((number for number, line in enumerate(lines, start=1) if len(line) != len(columns)), None)
@@ -65,13 +65,11 @@ def _csv(path: Path) -> tuple[list[str], list[Row]]:
     return columns, [dict(zip(columns, (cell.strip() for cell in line), strict=True)) for line in lines[1:]]
 
 
-def _parquet(path: Path) -> tuple[list[str], list[Row]]:
-    reader = optional("pyarrow.parquet", "Reading Parquet")
-    try:
+def _parquet(path: Path) -> tuple[list[str], list[TableRow]]:
+    reader = import_extra("pyarrow.parquet", "Reading Parquet")
+    with read_as("Parquet", path, OSError, ValueError):  # pyarrow's own errors are both
         contents = reader.read_table(str(path), partitioning=None)
         return list(contents.column_names), list(contents.to_pylist())
-    except (OSError, ValueError) as error:  # pyarrow's own errors are both
-        raise GamlensError(f"Cannot read {str(path)!r} as Parquet: {error}. Write it again.") from error
 
 
 def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[str, ...]]:
@@ -89,13 +87,13 @@ def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[s
     return [None if _blank(cell) else _whole(cell) for cell in cells], tuple(str(n) for n in range(most + 1))
 
 
-def _sample(path: Path, name: str, given: Sequence[tuple[Row, int | None]]) -> Sample:
+def _sample(path: Path, name: str, given: Sequence[tuple[TableRow, int | None]]) -> Sample:
     image = path.parent / name
     if not image.is_file():
         raise GamlensError(f"{str(path)!r} names the image {name!r}: expected at {str(image)!r}, not there.")
     boxes = []
     for row, label in given:
-        cells = [row.get(corner) for corner in CORNERS]
+        cells = [row.get(corner) for corner in BOX_COLUMNS]
         if all(_blank(cell) for cell in cells):
             continue
         boxes.append(_box(cells, label, f"the box of {name!r} in {str(path)!r}"))

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gamlens.data.files import Root, all_there, cut, first, folder, image_size, images_in, read_xml, text
-from gamlens.data.sample import Box, Dataset, Mask, Sample
+from gamlens.data import reading
+from gamlens.data.class_names import VOC_CLASSES
+from gamlens.data.reading import Annotation, AnyPath
+from gamlens.data.sample import Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError, near
 
-CLASSES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
+VOC_INDEX = {name: number for number, name in enumerate(VOC_CLASSES)}
 VOID = 255
 
 
@@ -29,11 +28,8 @@ class PaletteMask:
 
     def values(self) -> NDArray[Any]:
         """The palette indices (H,W)."""
-        try:
-            with Image.open(self.path) as image:
-                mode, values = image.mode, np.asarray(image)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise GamlensError(f"Cannot read the mask {self.path!r}: {type(error).__name__}: {error}") from error
+        with reading.read_as("a mask", self.path, OSError, SyntaxError, ValueError), Image.open(self.path) as image:
+            mode, values = image.mode, np.asarray(image)
         if mode not in ("P", "L"):
             raise GamlensError(
                 f"The mask {self.path!r} is {mode}, not a palette PNG of class indices: use the files of "
@@ -48,29 +44,29 @@ class PaletteMask:
         return np.asarray(self.values() == VOID)
 
 
-def voc(root: Root, *, split: str | None = None, limit: int | None = None) -> Dataset:
+def voc(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
     """The images of ImageSets/Segmentation/`split`.txt, or of ImageSets/Main where that has it; "val" by default.
 
     `split` may name the folder ("Main/val"). Labels come from the mask in Segmentation and from the XML in Main,
     from the other where that one is missing. Boxes are the XML's numbers as given.
     """
-    base = folder(root)
+    base = reading.dataset_folder(root)
     top = next((p for p in (base / "VOCdevkit" / "VOC2012", base / "VOC2012") if p.is_dir()), base)
     listing = _listing(top, split or "val")
-    names = list(dict.fromkeys(line.split()[0] for line in text(listing).splitlines() if line.strip()))
-    images = first([top / "JPEGImages"], "folder of images", "Unpack VOC there as published.")
-    chosen = cut(sorted(names), limit)
-    all_there([f"{name}.jpg" for name in chosen], images_in(images), images, listing)
+    names = list(dict.fromkeys(line.split()[0] for line in reading.text(listing).splitlines() if line.strip()))
+    images = reading.first([top / "JPEGImages"], "folder of images", "Unpack VOC there as published.")
+    chosen = reading.cut(sorted(names), limit)
+    reading.all_there([f"{name}.jpg" for name in chosen], reading.images_in(images), images, listing)
     by_mask = listing.parent.name == "Segmentation"
     samples = tuple(_sample(top, name, by_mask=by_mask) for name in chosen)
-    return Dataset("voc", str(root), CLASSES, samples)
+    return Dataset("voc", str(root), VOC_CLASSES, samples)
 
 
 def _listing(top: Path, split: str) -> Path:
     sets = top / "ImageSets"
     places = [sets / f"{split}.txt"] if "/" in split else [sets / f / f"{split}.txt" for f in ("Segmentation", "Main")]
     found = sorted(str(path.relative_to(sets).with_suffix("")) for path in sets.glob("*/*.txt"))
-    return first(
+    return reading.first(
         places, f"list of the VOC split {split!r}", f"Lists there: {near(places[0].parent.name + '/' + split, found)}"
     )
 
@@ -79,28 +75,21 @@ def _sample(top: Path, name: str, *, by_mask: bool) -> Sample:
     image, xml = top / "JPEGImages" / f"{name}.jpg", top / "Annotations" / f"{name}.xml"
     png = top / "SegmentationClass" / f"{name}.png"
     mask = PaletteMask(str(png)) if png.is_file() else None
-    note = read_xml(xml) if xml.is_file() else None
-    boxes = tuple(Box(_label(what, xml), *corners) for what, corners in note.objects) if note else ()
-    size = note.size if note else None
-    labels = tuple(sorted({box.label for box in boxes}))
-    if mask and (by_mask or note is None):
+    note = reading.read_xml(xml) if xml.is_file() else Annotation()
+    boxes, size = note.boxes(VOC_INDEX, repr(str(xml))), note.size
+    labels = labels_of(boxes)
+    if mask and (by_mask or not xml.is_file()):
         values = mask.values()
         labels, size = _shown(values, mask.path), size or (values.shape[0], values.shape[1])
-    return Sample(name, str(image), labels, boxes, size or image_size(image), mask)
+    return Sample(name, str(image), labels, boxes, size or reading.image_size(image), mask)
 
 
 def _shown(values: NDArray[Any], path: str) -> tuple[int, ...]:
     """The labels in a mask."""
     found = [int(value) for value in np.flatnonzero(np.bincount(values.ravel(), minlength=1)) if value not in (0, VOID)]
-    if found and found[-1] > len(CLASSES):
+    if found and found[-1] > len(VOC_CLASSES):
         raise GamlensError(
-            f"The mask {path!r} holds the value {found[-1]}: expected 0 to {len(CLASSES)} and {VOID} (void). "
+            f"The mask {path!r} holds the value {found[-1]}: expected 0 to {len(VOC_CLASSES)} and {VOID} (void). "
             "Use the files of SegmentationClass, not of SegmentationObject."
         )
     return tuple(value - 1 for value in found)
-
-
-def _label(name: str, where: Path) -> int:
-    if name not in CLASSES:
-        raise GamlensError(f"{str(where)!r} has an object {name!r}, which is no VOC class: {near(name, CLASSES)}")
-    return CLASSES.index(name)

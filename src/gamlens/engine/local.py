@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gamlens.engine.jobs import Done, Job, Row, failed, pieces
+from gamlens.engine.jobs import Done, Job, ResultRow, count_errors, pieces
 from gamlens.engine.run_folder import RunFolder
-from gamlens.streaming.prefetch import ahead
+from gamlens.streaming.prefetch import prefetch
 
 
 def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int | None = None) -> Iterator[Done]:
@@ -15,18 +15,18 @@ def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int
 
     `workers` threads decode, about that many batches ahead: what waits is bounded, however many items there are.
     """
-    chunks, done = pieces(items, job.chunk), folder.written()
-    todo = [number for number in range(len(chunks)) if number not in done]
+    chunks = pieces(items, job.chunk)
+    todo = sorted(set(range(len(chunks))) - folder.written())
     if not todo:
         return
     worker = job.make()
     batches = ((number, batch) for number in todo for batch in pieces(chunks[number], job.batch))
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     worked = 0
-    for (number, batch), loaded in ahead(lambda step: worker.load(step[1]), batches, threads=workers):
+    for (number, batch), loaded in prefetch(lambda step: worker.load(step[1]), batches, workers=workers):
         rows += worker.work(loaded)
         worked += len(batch)
         if worked == len(chunks[number]):
             folder.write(number, job.encode(rows))
-            yield Done(number, worked, failed(rows))
+            yield Done(number, worked, count_errors(rows))
             rows, worked = [], 0

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gamlens.engine.jobs import Done, Job, Row, failed, pieces
-from gamlens.engine.run_folder import PARTS, RunFolder
+from gamlens.engine.jobs import Done, Job, ResultRow, count_errors, pieces
+from gamlens.engine.run_folder import RunFolder, part_name
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
 
-QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
+RAY_SETTINGS = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
          "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
 SAYS_SO = "environment variable RAY_BACKEND_LOG_LEVEL"  # the line that setting it brings about
 
@@ -40,8 +40,8 @@ def run_ray(
     Without `address` a cluster is started on this machine and stopped again. `stall`: seconds without a finished
     chunk after which the run gives up and says what the cluster has.
     """
-    chunks, written = pieces(items, job.chunk), folder.written()
-    todo = [number for number in range(len(chunks)) if number not in written]
+    chunks = pieces(items, job.chunk)
+    todo = sorted(set(range(len(chunks))) - folder.written())
     if not todo:
         return
     ray = _ray()
@@ -89,17 +89,17 @@ class _Actor:
         found: dict[str, list[int]] = {"chunk": [], "items": [], "errors": []}
         for number, packed in zip(batch["chunk"], batch["items"], strict=True):
             items = pickle.loads(packed)
-            rows: list[Row] = []
+            rows: list[ResultRow] = []
             for part in pieces(items, self.job.batch):
                 rows += self.worker.work(self.worker.load(part))
-            self.store.write(f"{PARTS}/{int(number):08d}{self.suffix}", self.job.encode(rows))
-            for name, value in (("chunk", int(number)), ("items", len(items)), ("errors", failed(rows))):
+            self.store.write(part_name(int(number), self.suffix), self.job.encode(rows))
+            for name, value in (("chunk", int(number)), ("items", len(items)), ("errors", count_errors(rows))):
                 found[name].append(value)
         return found
 
 
 def _ray() -> Any:
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_SETTINGS.items()})
     try:
         import ray
         import ray.data

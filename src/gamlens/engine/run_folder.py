@@ -15,16 +15,16 @@ from typing import IO, Any
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
 
-RUN, DONE, PARTS, LOCK = "run.json", "done.json", "parts", ".lock"
+RUN, DONE, PARTS_FOLDER, LOCK = "run.json", "done.json", "parts", ".lock"
 STALE = 300.0
 FREE = ("command",)  # may differ between two tries of one run
 PLACE, CONTENTS = "root", "images_sha256"  # so may the place, where what lies there is known to be the same
 
 
 class RunFolder:
-    """run.json (what the run is), parts/ (one file a chunk), done.json (its end). Used as a context it is locked.
+    """run.json (what the run is), parts/ (one file per chunk), done.json (its end). Within a `with` it is locked.
 
-    Opened with another configuration than the folder's parts have it is an error; `fresh` starts over on purpose.
+    To open a folder whose parts were made with another configuration is an error; `fresh` starts over on purpose.
     """
 
     def __init__(self, place: str | Path, about: Mapping[str, Any], *, suffix: str, fresh: bool = False) -> None:
@@ -41,12 +41,12 @@ class RunFolder:
         if about is None:
             raise GamlensError(f"{str(place)!r} is not a run: {RUN} is missing. Make one: {make}.")
         if done is None:
-            count = len(store.names(PARTS))
+            count = len(store.names(PARTS_FOLDER))
             raise GamlensError(
                 f"The run in {str(place)!r} is not finished: {count} of {about.get('chunks', '?')} parts are there. "
                 "Give the command that made it again: it goes on where it was."
             )
-        return cls(place, about, suffix=Path(store.names(PARTS)[0]).suffix if store.names(PARTS) else "")
+        return cls(place, about, suffix=Path(store.names(PARTS_FOLDER)[0]).suffix if store.names(PARTS_FOLDER) else "")
 
     @property
     def is_done(self) -> bool:
@@ -57,7 +57,7 @@ class RunFolder:
         try:
             if self._fresh:
                 self._clear()
-            known, parts = _json(self.store, RUN), self.store.names(PARTS)
+            known, parts = _json(self.store, RUN), self.store.names(PARTS_FOLDER)
             if known is None:
                 if parts:
                     raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: --fresh starts over.")
@@ -72,7 +72,7 @@ class RunFolder:
                     f"{self.store.place!r} holds another run: {differing}. Nothing was changed: "
                     "choose another folder, or start over in this one with --fresh."
                 )
-            self.store.sweep(PARTS)
+            self.store.sweep(PARTS_FOLDER)
         except BaseException:
             self._free_lock()
             raise
@@ -85,23 +85,23 @@ class RunFolder:
 
     def written(self) -> set[int]:
         """The chunks that are finished."""
-        return {int(Path(name).stem) for name in self.store.names(PARTS) if Path(name).stem.isdigit()}
+        return {int(Path(name).stem) for name in self.store.names(PARTS_FOLDER) if Path(name).stem.isdigit()}
 
     def write(self, chunk: int, contents: bytes) -> None:
-        self.store.write(f"{PARTS}/{chunk:08d}{self.suffix}", contents)
+        self.store.write(part_name(chunk, self.suffix), contents)
         self.beat()
 
     def part(self, chunk: int) -> bytes:
         """The contents of one finished chunk."""
-        contents = self.store.read(f"{PARTS}/{chunk:08d}{self.suffix}")
+        contents = self.store.read(part_name(chunk, self.suffix))
         if contents is None:
             raise GamlensError(f"Part {chunk} of {self.store.place!r} is gone: give the command again with --fresh.")
         return contents
 
     def parts(self) -> Iterator[bytes]:
         """The contents of the finished chunks, in order."""
-        for name in self.store.names(PARTS):
-            contents = self.store.read(f"{PARTS}/{name}")
+        for name in self.store.names(PARTS_FOLDER):
+            contents = self.store.read(f"{PARTS_FOLDER}/{name}")
             if contents is not None:
                 yield contents
 
@@ -122,7 +122,7 @@ class RunFolder:
         self.store.write(RUN, json.dumps(about, indent=2, ensure_ascii=False).encode())
 
     def _clear(self) -> None:
-        for name in (DONE, RUN, *(f"{PARTS}/{part}" for part in self.store.names(PARTS))):
+        for name in (DONE, RUN, *(f"{PARTS_FOLDER}/{part}" for part in self.store.names(PARTS_FOLDER))):
             self.store.remove(name)
 
     def _take_lock(self) -> None:
@@ -161,6 +161,11 @@ class RunFolder:
             self._lock = None
         elif self.store.local is None:
             self.store.remove(LOCK)
+
+
+def part_name(chunk: int, suffix: str) -> str:
+    """The file of a finished chunk, below the folder of the run."""
+    return f"{PARTS_FOLDER}/{chunk:08d}{suffix}"
 
 
 def _self() -> dict[str, Any]:

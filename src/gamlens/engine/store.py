@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gamlens.errors import GamlensError
-
-PART = ".part"
+from gamlens.files import PART, write_whole
 
 
 class Store:
@@ -43,7 +41,9 @@ class Store:
         """Write a file whole: beside its place first, then moved there. A full disk leaves what was there."""
         try:
             if self._files is None:
-                _write_local(Path(self._root, name), contents)
+                path = Path(self._root, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, lambda file: file.write(contents))
             else:
                 self._write_remote(name, contents)
         except OSError as error:
@@ -88,19 +88,6 @@ class Store:
         with self._files.open_output_stream(beside) as file:
             file.write(contents)
         self._files.move(beside, path)
-
-
-def _write_local(path: Path, contents: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PART}")
-    try:
-        with open(beside, "wb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _remote(place: str) -> tuple[Any, str]:

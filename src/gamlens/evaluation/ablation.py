@@ -1,41 +1,40 @@
-"""The ablation: how many blocks, and how they are joined. One forward an image serves every method, n and fusion."""
+"""The ablation: how many blocks, and how they are joined? The evaluation with fusion as an axis, tables and plot."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from PIL import Image
 
-from gamlens import metrics
-from gamlens.engine import pieces
-from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.evaluation import masked
-from gamlens.evaluation.batches import Ready, Row, error_row, head, ready, split
-from gamlens.evaluation.measure import UNCHANGED
-from gamlens.evaluation.protocol import Protocol, Unit
+from gamlens import render
+from gamlens.engine import ResultRow
+from gamlens.errors import GamlensError
+from gamlens.evaluation.measure import MapKey
+from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol
 from gamlens.evaluation.results import collect
-from gamlens.evaluation.tables import Cell, cells
-from gamlens.fuse import FUSIONS, Fusion
+from gamlens.evaluation.table_files import (
+    TextTable,
+    comma_separated,
+    markdown,
+    with_legend,
+    write_files,
+)
+from gamlens.evaluation.tables import BETTER, Cell, cells, check_confidence, shown
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
-from gamlens.trace import Trace
 
-Key = tuple[str, int, str]
-WEIGHTS, CONTROL = "weights", "control"
-JOINED = (*FUSIONS, WEIGHTS)
 BLOCK_METHODS = tuple(name for name, method in METHODS.items() if method.kind == "block")
 MEASURES = ("IoU", "ADP", "PIC")
+AblationCells = Mapping[MapKey, Mapping[str, Cell]]  # {(method, n, fusion): {measure: cell}}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is varied. `weights` are those of all blocks in the order they run, for the fusion of that name; without
-    them the last of n blocks weighs n, the one before it n - 1, and so on.
-    """
+    """What is varied, and how it is measured. `weights` are the protocol's `block_weights`."""
 
     methods: tuple[str, ...] = BLOCK_METHODS
     n: tuple[int, ...] = ()
@@ -45,63 +44,27 @@ class Plan:
     confidence: str = "logit"
 
     def __post_init__(self) -> None:
-        for name, found, known in (("method", self.methods, BLOCK_METHODS), ("fusion", self.fusions, JOINED)):
-            if wrong := [item for item in found if item not in known] or ([""] if not found else []):
-                raise GamlensError(f"There is no {name} {wrong[0]!r} to vary: choose from {', '.join(known)}.")
-        for name, value, choices in (
-            ("fill", self.fill, ("black", "mean")),
-            ("confidence", self.confidence, ("logit", "probability")),
-        ):
-            if value not in choices:
-                raise GamlensError(f"{name} is {' or '.join(choices)}, not {value!r}.")
+        if not self.fusions:
+            raise GamlensError(f"There is no fusion to vary: choose from {', '.join(JOINED)}.")
+        check_confidence(self.confidence)
+        self._protocol(self.n or (1,))
 
-    def numbers(self, lens: Lens) -> tuple[int, ...]:
-        """The n that are measured: those asked for, or every one from 1 to the number of blocks."""
+    def protocol(self, lens: Lens) -> Protocol:
+        """What is measured with this model: the n asked for, or every one from 1 to the number of its blocks."""
         most = len(lens.blocks)
         if self.weights and len(self.weights) != most:
             raise GamlensError(f"{len(self.weights)} weights were given; {lens.name} has {most} blocks.")
-        if wrong := [n for n in self.n if not 1 <= n <= most]:
+        if wrong := [n for n in self.n if n > most]:
             raise GamlensError(f"n={wrong[0]} blocks were asked for; {lens.name} has {most}: {', '.join(lens.blocks)}.")
-        return self.n or tuple(range(1, most + 1))
+        return self._protocol(self.n or tuple(range(1, most + 1)))
 
-    def fusion(self, name: str, n: int) -> Fusion:
-        if name != WEIGHTS:
-            return name
-        return self.weights[-n:] or [float(place) for place in range(1, n + 1)]
+    def _protocol(self, n: tuple[int, ...]) -> Protocol:
+        return Protocol(methods=self.methods, n=n, fill=self.fill, fusions=self.fusions, block_weights=self.weights)
 
 
-def ablate(lens: Lens, items: Sequence[Unit], plan: Plan, *, batch: int = 16) -> Iterator[list[Row]]:
-    """Measure box IoU and confidences of the true class under every map; yields a batch's rows. A bad item becomes an
-    error row; a first batch that fails whole is an error.
-    """
-    numbers, protocol = plan.numbers(lens), Protocol("localization", fill=plan.fill)
-    strict = True
-    for chunk in pieces(items, batch):
-        loaded = ready(chunk, lens.transform, protocol)
-        rows = [{**row, "fuse": ""} for row in loaded.errors]
-        if loaded.units:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", GamlensWarning)
-                found = _measured(lens, loaded, plan, numbers, protocol)
-            if strict and all(row["error"] for row in found):
-                raise GamlensError(found[0]["error"])
-            rows, strict = rows + found, False
-        yield rows
-
-
-def _measured(lens: Lens, batch: Ready, plan: Plan, numbers: tuple[int, ...], protocol: Protocol) -> list[Row]:
-    """A batch's rows; where it fails, those of its items one by one."""
-    try:
-        return _measure(lens, batch, plan, numbers, protocol)
-    except GamlensError as error:
-        if len(batch.units) == 1:
-            return [{**error_row(batch.units[0], str(error)), "fuse": ""}]
-        return [row for single in split(batch) for row in _measured(lens, single, plan, numbers, protocol)]
-
-
-def table(rows: Sequence[Row], about: Mapping[str, Any], plan: Plan) -> dict[Key, dict[str, Cell]]:
-    """IoU (threshold from the held-out items), ADP and PIC: {(method, n, fusion): {measure: cell}}."""
-    found: dict[Key, dict[str, Cell]] = {}
+def table(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> AblationCells:
+    """IoU (at the threshold of the held-out items), ADP and PIC of every method, n and fusion, and of the controls."""
+    found: dict[MapKey, dict[str, Cell]] = {}
     for name in (*plan.fusions, CONTROL):
         mine = [row for row in rows if not row["error"] and row["fuse"] == name]
         for kind in ("localization", "objective") if mine else ():
@@ -115,42 +78,54 @@ def table(rows: Sequence[Row], about: Mapping[str, Any], plan: Plan) -> dict[Key
     return found
 
 
-def _measure(lens: Lens, batch: Ready, plan: Plan, numbers: tuple[int, ...], protocol: Protocol) -> list[Row]:
-    labels = torch.tensor([unit.label for unit in batch.units])
-    trace = lens._trace(batch.sides[0], labels.tolist(), n=max(numbers), score="logit", views=(), keep=False)
-    assert trace.output is not None
-    before = masked.confidences(trace.output, labels, multi_label=lens.multi_label)
-    maps = _maps(trace, plan, numbers)
-    del trace
-    distinct = {id(values): values for values in maps.values()}
-    truths = list(batch.truth[0])
-    grids = {place: metrics.iou_grid(values, truths).cpu() for place, values in distinct.items()}
-    after = masked.under_maps(lens, masked.raw(lens, batch.sides[0]), list(distinct.values()), labels, protocol)
-    order = {place: number for number, place in enumerate(distinct)}
-    rows = []
-    for (method, n, name), values in maps.items():
-        grid, number = grids[id(values)], order[id(values)]
-        for row, unit in enumerate(batch.units):
-            about = {**head(unit), "held_out": unit.held_out[0], "method": method, "n": n, "fuse": name, "error": ""}
-            about |= {"iou": grid[row].tolist()}
-            about |= {f"before_{kind}": float(before[kind][0, row]) for kind in before}
-            shown = {kind: before[kind][0] if method == UNCHANGED else after[kind][number] for kind in after}
-            about |= {f"after_{kind}": float(shown[kind][row]) for kind in shown}
-            rows.append(about)
-    return rows
-
-
-def _maps(trace: Trace, plan: Plan, numbers: tuple[int, ...]) -> dict[Key, Tensor]:
-    """The maps of every method, n and fusion, and of the controls; at n = 1 all fusions are the same map."""
-    maps: dict[Key, Tensor] = {}
+def table_of(found: AblationCells, plan: Plan, measure: str) -> TextTable:
+    """One line per method and fusion, one column per n; the controls below."""
+    numbers = sorted({n for _, n, name in found if name != CONTROL})
+    lines = []
     for method in plan.methods:
-        for n in numbers:
-            for name in plan.fusions:
-                same = maps.get((method, 1, plan.fusions[0])) if n == 1 else None
-                maps[method, n, name] = (
-                    same if same is not None else trace.explain(method, n, plan.fusion(name, n)).maps
-                )
-    first = next(iter(maps.values()))
-    for name, make in metrics.CONTROLS.items():
-        maps[name, 0, CONTROL] = make(*first.shape).to(first.device)
-    return maps
+        for name in plan.fusions:
+            values = (shown(found.get((method, n, name), {}).get(measure)) for n in numbers)
+            lines.append((METHODS[method].title, name, *values))
+    for (control, _, name), mine in found.items():
+        if name == CONTROL:
+            lines.append((control, CONTROL, shown(mine.get(measure)), *("" for _ in numbers[1:])))
+    return (f"{measure} %", "blocks joined by", *(f"n = {n}" for n in numbers)), lines
+
+
+def curves(found: AblationCells, plan: Plan) -> Image.Image:
+    """One plot per measure and fusion: a curve per method against n, the centre prior as a dashed level."""
+    numbers = sorted({n for _, n, name in found if name != CONTROL})
+    rows: list[tuple[render.Panel, ...]] = []
+    lines: list[render.Series] = []
+    for measure in MEASURES:
+        means = {key: own[measure].value.mean for key, own in found.items()}
+        prior = means["centre", 0, CONTROL]
+        values = [prior, *(mean for (_, n, _), mean in means.items() if n > 0)]
+        panels = []
+        for name in plan.fusions:
+            lines = [
+                render.Series.over_names(METHODS[method].title, [means[method, n, name] for n in numbers], tone=tone)
+                for tone, method in enumerate(plan.methods, start=1)
+            ]
+            lines.append(render.Series.over_names("centre prior (control)", [prior], "level", tone=0))
+            steps, span = tuple(f"n = {n}" for n in numbers), (min(values), max(values))
+            chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=span)
+            panels.append(render.Panel(render.draw_chart(chart)))
+        rows.append(tuple(panels))
+    labels = (f"{name} %, {'higher' if BETTER[name] == 'up' else 'lower'} is better" for name in MEASURES)
+    return with_legend(render.Grid(tuple(rows), plan.fusions, tuple(labels)), lines, cell=320)
+
+
+def write(found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, Any]) -> list[Path]:
+    """ablation.json, table.md, one CSV per measure and ablation.png; returns the files."""
+    tables = {measure: table_of(found, plan, measure) for measure in MEASURES}
+    texts = {f"{measure.lower()}.csv": comma_separated(*made) for measure, made in tables.items()}
+    texts["table.md"] = "\n".join(markdown(*made) for made in tables.values())
+    records = [
+        {"method": method, "n": n, "fuse": name, "measure": measure, "mean": cell.value.mean, "low": cell.value.low,
+         "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out}
+        for (method, n, name), own in found.items() for measure, cell in own.items()
+    ]  # fmt: skip
+    described = {**about, "plan": vars(plan), "cells": records}
+    texts["ablation.json"] = json.dumps(described, indent=1, ensure_ascii=False)
+    return write_files(folder, texts, {"ablation.png": curves(found, plan)})

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gamlens.data import Sample
+from gamlens.engine import ResultRow
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import Protocol, Unit
 from gamlens.inputs.batch import ModelInput, Views, join, part, prepare
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import ExternalTransform, Frame, Transform
-
-Row = dict[str, Any]
+from gamlens.inputs.transform import ExternalTransform, Transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Ready:
     units: tuple[Unit, ...]
     sides: tuple[ModelInput, ...]
     truth: tuple[tuple[Any, ...], ...]
-    errors: tuple[Row, ...]
+    errors: tuple[ResultRow, ...]
 
 
 def ready(chunk: Sequence[Unit], transform: Transform | ExternalTransform, protocol: Protocol) -> Ready:
@@ -70,11 +70,11 @@ def split(batch: Ready) -> list[Ready]:
     return singles
 
 
-def head(unit: Unit) -> Row:
+def head(unit: Unit) -> ResultRow:
     return {"item": unit.name, "image": unit.samples[0].image, "label": unit.label}
 
 
-def error_row(unit: Unit, reason: str) -> Row:
+def error_row(unit: Unit, reason: str) -> ResultRow:
     return {**head(unit), "held_out": unit.held_out[0], "method": "", "n": 0, "side": "", "error": reason}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,20 +12,24 @@ from torch import Tensor
 from gamlens import metrics, scores
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import Protocol
+from gamlens.fuse import at_least_float32
 from gamlens.inputs.batch import ModelInput
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
-from gamlens.maps import at_least_float32
-from gamlens.models import pick
 
-LARGEST = 64
+IMAGES_AT_ONCE = 64
+
+
+def as_model_takes(lens: Lens, batch: Tensor) -> Tensor:
+    """The batch on the model's device and of its dtype."""
+    own = chain(lens.model.parameters(), lens.model.buffers())
+    return batch.to(next((tensor for tensor in own if tensor.is_floating_point()), batch))
 
 
 def raw(lens: Lens, side: ModelInput) -> Tensor:
     """The images in 0..1 at input size, on the model's device: (N,3,H,W)."""
-    look = _look(lens)
-    batch = lens.sight.fit(side.batches[0])
-    mean, std = (batch.new_tensor(value)[:, None, None] for value in (look.mean, look.std))
+    transform, batch = _transform(lens), as_model_takes(lens, side.batches[0])
+    mean, std = (batch.new_tensor(value)[:, None, None] for value in (transform.mean, transform.std))
     return (batch * std + mean).clamp(0, 1)
 
 
@@ -39,19 +44,14 @@ def confidences(output: Tensor, labels: Tensor, *, multi_label: bool) -> dict[st
 
 def under_maps(lens: Lens, images: Tensor, maps: list[Tensor], labels: Tensor, protocol: Protocol) -> dict[str, Tensor]:
     """Logit and probability of the true class under every map (N,H,W): {name: (M,N)}."""
-    outputs = [_output(lens, batch) for batch in _masked(lens, images, maps, protocol)]
-    return confidences(torch.cat(outputs), labels, multi_label=lens.multi_label)
+    outputs = torch.cat([lens.outputs(batch) for batch in _masked(lens, images, maps, protocol)])
+    return confidences(outputs, labels, multi_label=lens.multi_label)
 
 
 def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Tensor:
-    """Embeddings under every map: (M,N,D)."""
-    found = []
-    for batch in _masked(lens, images, maps, protocol):
-        tail = lens.sight.look(batch, [], embedding=True)
-        assert tail.embedding is not None
-        found.append(at_least_float32(tail.embedding).flatten(1).cpu())
-    flat = torch.cat(found)
-    return flat.view(-1, len(images), flat.shape[1])
+    """Embeddings under every map (N,H,W): (M,N,D)."""
+    found = [at_least_float32(lens.embed(batch)).cpu() for batch in _masked(lens, images, maps, protocol)]
+    return torch.cat(found).view(-1, len(images), found[0].shape[1])
 
 
 def curves(lens: Lens, images: Tensor, maps: Tensor, labels: Tensor, protocol: Protocol) -> dict[str, Tensor]:
@@ -63,21 +63,17 @@ def curves(lens: Lens, images: Tensor, maps: Tensor, labels: Tensor, protocol: P
 
 
 def _masked(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Iterator[Tensor]:
-    """Image x map for every map, as batches for the model: several maps together up to LARGEST."""
-    look = _look(lens)
+    """Image x map for every map, as batches for the model: several maps together, up to IMAGES_AT_ONCE images."""
+    transform = _transform(lens)
     fill: Any = protocol.fill
-    together = max(1, LARGEST // len(images))
+    together = max(1, IMAGES_AT_ONCE // len(images))
     for start in range(0, len(maps), together):
         part = torch.cat([values.to(images) for values in maps[start : start + together]])
         several = images.repeat(len(part) // len(images), 1, 1, 1)
-        yield lens.sight.fit(metrics.explain_mask(several, part, mean=look.mean, std=look.std, fill=fill))
+        yield metrics.explain_mask(several, part, mean=transform.mean, std=transform.std, fill=fill)
 
 
-def _output(lens: Lens, batch: Tensor) -> Tensor:
-    return pick(lens.sight.look(batch, []).output, lens.sight.output).detach()
-
-
-def _look(lens: Lens) -> Transform:
+def _transform(lens: Lens) -> Transform:
     if not isinstance(lens.transform, Transform):
         raise GamlensError("Masking needs to know the model's mean and std: give the Lens a gamlens.Transform.")
     return lens.transform

@@ -1,43 +1,67 @@
-"""The paper's measurements: one forward an image serves every method and n; masked forwards are batched across methods.
+"""The paper's measurements. One forward per image serves every method, n and fusion; masked images are batched across
+all of their maps.
 
-Each item gives one row a method and n (and side of a pair): scores before and after masking, IoU over the whole
-threshold grid with its boxes, the peak's hit, the map's mean, or an error.
+Each item gives one row per method, n and fusion (and side of a pair): scores before and after masking, IoU over the
+whole threshold grid with its boxes, whether the map's peak hits the object, the map's mean; or an error.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from gamlens import boxes as locate
 from gamlens import metrics, scores
-from gamlens.engine import pieces
+from gamlens.engine import ResultRow, pieces
 from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.evaluation import masked
-from gamlens.evaluation.batches import Ready, Row, error_row, head, ready, split
-from gamlens.evaluation.protocol import Protocol, Unit
+from gamlens.evaluation.batches import Ready, error_row, head, ready, split
+from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
 from gamlens.explanation import Explanation
+from gamlens.fuse import Fusion, at_least_float32
 from gamlens.lens import Lens
-from gamlens.maps import at_least_float32
 
-Maps = dict[tuple[str, int], Tensor]
+MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
+Maps = dict[MapKey, Tensor]  # (N,H,W) each
+MapColumns = dict[MapKey, list[dict[str, Any]]]  # what was measured of each map, one entry per item
 UNCHANGED = "ones"
+Explained = TypeVar("Explained")
 
 
-def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[Row]]:
+def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
     """Measure the items `batch` at a time; yields the rows of each batch. A bad item becomes an error row."""
-    measured = False
+    worker = Measurer(lens, protocol)
     for chunk in pieces(items, batch):
-        rows = measure(lens, ready(chunk, lens.transform, protocol), protocol, strict=not measured)
-        measured = measured or any(not row["error"] for row in rows)
-        yield rows
+        yield worker.work(worker.load(chunk))
 
 
-def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = False) -> list[Row]:
+@dataclass
+class Measurer:
+    """Decodes items for the model's transform, then measures them.
+
+    Until something was `measured`, here or in an earlier try, a batch of which every item fails is an error of the
+    whole run.
+    """
+
+    lens: Lens
+    protocol: Protocol
+    measured: bool = False
+
+    def load(self, items: Sequence[Unit]) -> Ready:
+        return ready(items, self.lens.transform, self.protocol)
+
+    def work(self, loaded: Ready) -> list[ResultRow]:
+        rows = measure(self.lens, loaded, self.protocol, strict=not self.measured)
+        self.measured = self.measured or any(not row["error"] for row in rows)
+        return rows
+
+
+def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = False) -> list[ResultRow]:
     """The rows of a batch. Where it fails, its items are tried one by one; `strict` raises if all of them fail."""
     rows = list(batch.errors)
     if not batch.units:
@@ -45,151 +69,159 @@ def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = Fals
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GamlensWarning)
         try:
-            return rows + KINDS[protocol.kind](lens, batch, protocol)
+            return rows + _measured(lens, batch, protocol)
         except GamlensError as error:
-            failed = []
+            failed = [error_row(batch.units[0], str(error))] if len(batch.units) == 1 else []
             for single in split(batch) if len(batch.units) > 1 else []:
                 try:
-                    rows += KINDS[protocol.kind](lens, single, protocol)
+                    rows += _measured(lens, single, protocol)
                 except GamlensError as own:
                     failed.append(error_row(single.units[0], str(own)))
-            if len(batch.units) == 1:
-                failed = [error_row(batch.units[0], str(error))]
             if strict and len(failed) == len(batch.units):
                 raise
             return rows + failed
 
 
-def _localize(lens: Lens, batch: Ready, protocol: Protocol) -> list[Row]:
-    rows: list[Row] = []
-    for place, (side, maps) in enumerate(_sides(lens, batch, protocol)):
-        truths = list(batch.truth[place])
-        areas = [_area(boxes, maps) for boxes in truths]
-        for (method, n), values in maps.items():
-            boxes = _boxes(values, protocol.box)
-            grid, hits = metrics.box_iou_grid(boxes, truths), metrics.pointing(values.cpu(), truths)
-            for number, row in enumerate(_rows(batch, place, side, method, n, values)):
-                row |= {"iou": grid[number].tolist(), "pointing": float(hits[number]), "area": areas[number]}
-                row |= {"boxes": boxes[number].flatten().int().tolist(), "truth": truths[number].flatten().tolist()}
-                rows.append(row)
+def _measured(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
+    return (_class_rows if protocol.task == "classification" else _pair_rows)(lens, batch, protocol)
+
+
+def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
+    labels = [unit.label for unit in batch.units]
+    trace = lens.trace(batch.sides[0], labels, n=max(protocol.n), views=protocol.views, keep_graph=False)
+    maps, output = _with_controls(_explained(trace.explain, protocol)), trace.output
+    assert output is not None
+    del trace
+    found = []
+    if "localization" in protocol.kinds:
+        found.append(_box_columns(batch, 0, maps, protocol))
+    if "segmentation" in protocol.kinds:
+        found.append(_mask_columns(batch, maps))
+    if "objective" in protocol.kinds:
+        found.append(_confidence_columns(lens, batch, maps, output, protocol))
+    return _rows(batch, 0, "", maps, found, protocol)
+
+
+def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
+    pair = lens.trace_pair(*batch.sides, n=max(protocol.n), views=protocol.views)
+    pair.sides(protocol.task, keep=False)
+    pair.release()
+    whole = {side: at_least_float32(e.detach()).cpu() for side, e in zip("xy", pair.embeddings, strict=True)}
+    both = _explained(lambda method, n, how: pair.explain(method, n, how, score=protocol.task), protocol)
+    sides = {side: _with_controls({key: getattr(result, side) for key, result in both.items()}) for side in "xy"}
+    if protocol.kind == "objective":
+        return _similarity_rows(lens, batch, sides, whole, protocol)
+    rows = []
+    for place, (side, maps) in enumerate(sides.items()):
+        rows += _rows(batch, place, side, maps, [_box_columns(batch, place, maps, protocol)], protocol)
     return rows
 
 
-def _segment(lens: Lens, batch: Ready, protocol: Protocol) -> list[Row]:
-    rows: list[Row] = []
+def _box_columns(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> MapColumns:
+    truths = list(batch.truth[place])
+    height, width = next(iter(maps.values())).shape[1:]
+    areas = [float((boxes[:, 2:] - boxes[:, :2]).prod(dim=1).max()) / (height * width) for boxes in truths]
+    found: MapColumns = {}
+    for key, values in maps.items():
+        whole = protocol.box == "all"
+        boxes = (metrics.boxes_at(values) if whole else locate.largest_boxes(values, metrics.THRESHOLDS)).cpu()
+        grid, hits = metrics.box_iou_grid(boxes, truths), metrics.pointing(values.cpu(), truths)
+        found[key] = [
+            {
+                "iou": grid[row].tolist(),
+                "pointing": float(hits[row]),
+                "area": areas[row],
+                "boxes": boxes[row].flatten().int().tolist(),
+                "truth": truths[row].flatten().tolist(),
+            }
+            for row in range(len(truths))
+        ]
+    return found
+
+
+def _mask_columns(batch: Ready, maps: Maps) -> MapColumns:
     truth, void = (torch.stack(part) for part in zip(*batch.truth[0], strict=True))
     areas = (truth & ~void).flatten(1).double().mean(dim=1).tolist()
-    for side, maps in _sides(lens, batch, protocol):
-        for (method, n), values in maps.items():
-            grid = metrics.mask_iou_grid(values.cpu(), truth, void)
-            for number, row in enumerate(_rows(batch, 0, side, method, n, values)):
-                rows.append(row | {"iou": grid[number].tolist(), "area": areas[number]})
-    return rows
+    grids = {key: metrics.mask_iou_grid(values.cpu(), truth, void).tolist() for key, values in maps.items()}
+    return {
+        key: [{"iou": iou, "area": area} for iou, area in zip(grid, areas, strict=True)] for key, grid in grids.items()
+    }
 
 
-def _objective(lens: Lens, batch: Ready, protocol: Protocol) -> list[Row]:
-    if protocol.task != "classification":
-        return _objective_pairs(lens, batch, protocol)
+def _confidence_columns(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol: Protocol) -> MapColumns:
+    """Confidences of the true class on the image and on image x map. Maps that are the same tensor share a forward."""
     labels = torch.tensor([unit.label for unit in batch.units])
-    trace = lens._trace(
-        batch.sides[0], labels.tolist(), n=max(protocol.n), score="logit", views=protocol.views, keep=False
-    )
-    maps = _with_controls({(m, n): trace.explain(m, n) for m in protocol.methods for n in protocol.n})
-    assert trace.output is not None
-    before = masked.confidences(trace.output, labels, multi_label=lens.multi_label)
-    images, asked = masked.raw(lens, batch.sides[0]), [key for key in maps if key[0] != UNCHANGED]
-    after = masked.under_maps(lens, images, [maps[key] for key in asked], labels, protocol)
-    rows: list[Row] = []
-    for (method, n), values in maps.items():
-        found = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
-        for number, row in enumerate(_rows(batch, 0, "", method, n, values)):
-            for name, whole in before.items():
-                shown = whole[0] if method == UNCHANGED else after[name][asked.index((method, n))]
-                row |= {f"before_{name}": float(whole[0, number]), f"after_{name}": float(shown[number])}
-            rows.append(row | {name: float(area[number]) for name, area in found.items()})
-    return rows
+    before = masked.confidences(output, labels, multi_label=lens.multi_label)
+    images = masked.raw(lens, batch.sides[0])
+    asked = {id(values): values for (method, _, _), values in maps.items() if method != UNCHANGED}
+    after = masked.under_maps(lens, images, list(asked.values()), labels, protocol)
+    order = {place: number for number, place in enumerate(asked)}
+    found: MapColumns = {}
+    for key, values in maps.items():
+        columns = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
+        for name, whole in before.items():
+            shown = whole[0] if key[0] == UNCHANGED else after[name][order[id(values)]]
+            columns |= {f"before_{name}": whole[0], f"after_{name}": shown}
+        found[key] = [{name: float(column[row]) for name, column in columns.items()} for row in range(len(labels))]
+    return found
 
 
-def _objective_pairs(lens: Lens, batch: Ready, protocol: Protocol) -> list[Row]:
+def _similarity_rows(
+    lens: Lens, batch: Ready, sides: Mapping[str, Maps], whole: Mapping[str, Tensor], protocol: Protocol
+) -> list[ResultRow]:
+    """The similarity of each pair, and that with one image, or both, masked by its map. `whole`: embeddings (N,D)."""
     rule = scores.find_pair_score(protocol.task)
-    pair = lens._trace_pair(batch.sides[0], batch.sides[1], n=max(protocol.n), views=protocol.views)
-    whole = dict(zip("xy", (at_least_float32(side.detach()).cpu() for side in pair.embeddings), strict=True))
-    sides = dict(_pair_maps(pair, protocol))
     asked = [key for key in sides["x"] if key[0] != UNCHANGED]
     hidden = {
         side: masked.embeddings(lens, masked.raw(lens, images), [sides[side][key] for key in asked], protocol)
         for side, images in zip("xy", batch.sides, strict=True)
     }
     before = rule(whole["x"], whole["y"])
-    rows: list[Row] = []
-    for method, n in sides["x"]:
-        at = None if method == UNCHANGED else asked.index((method, n))
-        x, y = (whole[side] if at is None else hidden[side][at] for side in "xy")
+    rows: list[ResultRow] = []
+    for key in sides["x"]:
+        x, y = (hidden[side][asked.index(key)] if key in asked else whole[side] for side in "xy")
         if protocol.masked == "both":
             after = {"both": rule(x, y)}
         else:
             after = {"x": rule(x, whole["y"]), "y": rule(whole["x"], y)}
         for side, value in after.items():
             place = int(side == "y")
-            for number, row in enumerate(_rows(batch, place, side, method, n, sides["xy"[place]][method, n])):
-                changed = float(before[number]) if at is None else float(value[number])
-                rows.append(row | {"before_similarity": float(before[number]), "after_similarity": changed})
+            changes = zip(before.tolist(), (value if key in asked else before).tolist(), strict=True)
+            columns = {key: [{"before_similarity": was, "after_similarity": now} for was, now in changes]}
+            rows += _rows(batch, place, side, {key: sides["xy"[place]][key]}, [columns], protocol)
     return rows
 
 
-KINDS = {"localization": _localize, "segmentation": _segment, "objective": _objective}
+def _explained(explain: Callable[[str, int, Fusion], Explained], protocol: Protocol) -> dict[MapKey, Explained]:
+    """Every method, n and fusion of the protocol; at n = 1 all fusions are the same."""
+    fusions = protocol.fusions or ("mean",)
+    found: dict[MapKey, Explained] = {}
+    for method in protocol.methods:
+        for n in protocol.n:
+            for how in fusions:
+                first = (method, 1, fusions[0])
+                same = n == 1 and first in found
+                found[method, n, how] = found[first] if same else explain(method, n, protocol.fusion(how, n))
+    return found
 
 
-def _sides(lens: Lens, batch: Ready, protocol: Protocol) -> Iterator[tuple[str, Maps]]:
-    """Maps of every method and n, and of the controls, for the images or for either side of the pairs."""
-    most = max(protocol.n)
-    if protocol.task == "classification":
-        labels = [unit.label for unit in batch.units]
-        trace = lens._trace(batch.sides[0], labels, n=most, score="logit", views=protocol.views, keep=False)
-        yield "", _with_controls({(m, n): trace.explain(m, n) for m in protocol.methods for n in protocol.n})
-        return
-    yield from _pair_maps(lens._trace_pair(*batch.sides, n=most, views=protocol.views), protocol)
-
-
-def _pair_maps(pair: Any, protocol: Protocol) -> Iterator[tuple[str, Maps]]:
-    pair.sides(protocol.task, keep=False)
-    pair.release()
-    both = {(m, n): pair.explain(m, n, score=protocol.task) for m in protocol.methods for n in protocol.n}
-    for side in "xy":
-        yield side, _with_controls({key: getattr(result, side) for key, result in both.items()})
-
-
-def _with_controls(found: dict[tuple[str, int], Explanation]) -> Maps:
+def _with_controls(found: Mapping[MapKey, Explanation]) -> Maps:
     maps = {key: result.maps for key, result in found.items()}
     first = next(iter(maps.values()))
-    return maps | {(name, 0): make(*first.shape).to(first.device) for name, make in metrics.CONTROLS.items()}
+    return maps | {(name, 0, CONTROL): make(*first.shape).to(first.device) for name, make in metrics.CONTROLS.items()}
 
 
-def _boxes(maps: Tensor, mode: str) -> Tensor:
-    """The predicted box at every threshold: (N,H,W) -> (N,T,4)."""
-    found = metrics.boxes_at(maps) if mode == "all" else locate.largest_boxes(maps, metrics.THRESHOLDS)
-    return found.cpu()
-
-
-def _area(boxes: Tensor, maps: Maps) -> float:
-    """The largest box's share of the input."""
-    height, width = next(iter(maps.values())).shape[1:]
-    return float((boxes[:, 2:] - boxes[:, :2]).prod(dim=1).max()) / (height * width)
-
-
-def _rows(batch: Ready, place: int, side: str, method: str, n: int, maps: Tensor) -> list[Row]:
-    """The beginning of each item's row."""
-    means = maps.mean(dim=(1, 2)).tolist()
-    return [
-        {
-            **head(unit),
-            "image": unit.samples[place].image,
-            "held_out": unit.held_out[place],
-            "method": method,
-            "n": n,
-            "side": side,
-            "map_mean": mean,
-            "error": "",
-        }
-        for unit, mean in zip(batch.units, means, strict=True)
-    ]
+def _rows(
+    batch: Ready, place: int, side: str, maps: Maps, columns: Sequence[MapColumns], protocol: Protocol
+) -> list[ResultRow]:
+    """One row per map and item: what the item is, followed by what was measured."""
+    rows: list[ResultRow] = []
+    for (method, n, how), values in maps.items():
+        means = values.mean(dim=(1, 2)).tolist()
+        for number, (unit, mean) in enumerate(zip(batch.units, means, strict=True)):
+            row = {**head(unit), "image": unit.samples[place].image, "held_out": unit.held_out[place]}
+            row |= {"method": method, "n": n, "side": side, "map_mean": mean, "error": ""}
+            for own in columns:
+                row |= own[method, n, how][number]
+            rows.append({**row, "fuse": how} if protocol.fusions else row)
+    return rows

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-Key = tuple[str, str, str, str, str]
-_METHODS = ("gam", "grad_cam_pp", "grad_cam")
+PaperKey = tuple[str, str, str, str, str]
+PAPER_METHODS = ("gam", "grad_cam_pp", "grad_cam")
 
 
 def _rows(
     task: str, data: str, metric: str, model: str, rows: dict[str, tuple[float | None, ...]]
-) -> dict[Key, dict[str, tuple[float | None, float | None]]]:
+) -> dict[PaperKey, dict[str, tuple[float | None, float | None]]]:
     """`rows`: subset -> GAM 1, 2, GC++ 1, 2, GC 1, 2."""
     return {
         (task, data, subset, metric, model): {
-            method: (values[2 * place], values[2 * place + 1]) for place, method in enumerate(_METHODS)
+            method: (values[2 * place], values[2 * place + 1]) for place, method in enumerate(PAPER_METHODS)
         }
         for subset, values in rows.items()
     }
 
 
-PAPER: dict[Key, dict[str, tuple[float | None, float | None]]] = {
+PAPER: dict[PaperKey, dict[str, tuple[float | None, float | None]]] = {
     **_rows("classification", "ilsvrc", "ADP", "resnet101", {
         "all": (17.47, 17.22, 17.62, 17.67, 18.49, 18.56),
         "25": (18.57, 18.51, 19.31, 19.45, 20.32, 20.37),
@@ -93,16 +93,10 @@ PAPER: dict[Key, dict[str, tuple[float | None, float | None]]] = {
 }  # fmt: skip
 
 
-def paper(task: str, data: str, subset: str, metric: str, model: str, method: str, n: int) -> float | None:
-    """The paper's number, of the same model where it has one, else of its ResNet-101, TResNet or CheXNet."""
-    found = paper_of(task, data, subset, metric, model, method, n)
-    return None if found is None else found[1]
-
-
 def paper_of(
     task: str, data: str, subset: str, metric: str, model: str, method: str, n: int
 ) -> tuple[str, float] | None:
-    """The paper's number and the model it is of."""
+    """The paper's number and the model it is of: the same where it has one, else ResNet-101, TResNet or CheXNet."""
     names = [key[4] for key in PAPER if model.lower().startswith(key[4])] + ["resnet101", "tresnet", "chexnet"]
     for name in names:
         found = PAPER.get((task, data, subset, metric, name), {}).get(method)

@@ -10,15 +10,17 @@ from typing import Any
 from gamlens import methods
 from gamlens.data import Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
+from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
 
 KINDS = ("objective", "localization", "segmentation")
-TASKS = ("classification", "cosine", "dot")
-SUBSETS = ("all", "25", "10")
+WEIGHTS, CONTROL = "weights", "control"
+JOINED = (*FUSIONS, WEIGHTS)
+NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
-    "task": TASKS,
-    "subset": SUBSETS,
+    "task": ("classification", "cosine", "dot"),
+    "subset": ("all", "25", "10"),
     "input": ("squash", "crop"),
     "fill": ("black", "mean"),
     "masked": ("one", "both"),
@@ -29,7 +31,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Protocol:
-    """One measurement. Defaults are the paper's, as we read it."""
+    """One measurement. Defaults are the paper's, as we read it.
+
+    `fusions` makes it an ablation: every one of these ways to join blocks is measured, in box IoU and in confidences
+    under the map; without them blocks are joined by the mean. `block_weights` are those of all blocks in the order
+    they run, for the fusion "weights"; without them the last of n blocks weighs n, the one before it n - 1, and so on.
+    """
 
     kind: str = "localization"
     task: str = "classification"
@@ -45,6 +52,8 @@ class Protocol:
     hold_out: int = 10
     views: tuple[str | float, ...] = ()
     curves: int = 0
+    fusions: tuple[str, ...] = ()
+    block_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -67,9 +76,26 @@ class Protocol:
             raise GamlensError("Insertion and deletion (curves=...) belong to kind objective, task classification.")
         if self.kind == "segmentation" and self.task != "classification":
             raise GamlensError("Segmentation is measured for classes only: use task classification.")
+        for fusion in self.fusions:
+            if fusion not in JOINED:
+                raise GamlensError(f"There is no fusion {fusion!r}: {near(fusion, JOINED)}")
+        if self.fusions and (self.kind, self.task) != ("localization", "classification"):
+            raise GamlensError("Fusions are varied for kind localization, task classification.")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is measured of every map."""
+        return ("localization", "objective") if self.fusions else (self.kind,)
+
+    def fusion(self, name: str, n: int) -> Fusion:
+        """The way of that name to join n blocks."""
+        if name != WEIGHTS:
+            return name
+        return self.block_weights[-n:] or [float(place) for place in range(1, n + 1)]
 
     def record(self) -> dict[str, Any]:
-        return asdict(self)
+        """What run.json says of it."""
+        return {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
@@ -177,13 +203,9 @@ def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str
     for sample in samples:
         if protocol.kind == "segmentation" and sample.mask is None:
             return f"{sample.name} has no mask."
-        if protocol.kind == "localization" and not _has_box(sample, label):
+        if protocol.kind == "localization" and not any(box.label == label for box in sample.boxes):
             return f"{sample.name} has no ground-truth box of class {label}."
     return ""
-
-
-def _has_box(sample: Sample, label: int) -> bool:
-    return any(box.label == label for box in sample.boxes)
 
 
 def parse_list(text: str) -> tuple[str, ...]:

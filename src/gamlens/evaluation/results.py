@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import platform
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,17 +18,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from gamlens._version import __version__
 from gamlens.data import Dataset
-from gamlens.engine import RunFolder
+from gamlens.engine import ResultRow, RunFolder
+from gamlens.engine.jobs import count_errors
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import Protocol
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 
-Row = dict[str, Any]
 Columns = dict[str, Any]
-KINDS: dict[str, str] = {
+COLUMN_TYPES: dict[str, str] = {
     "item": "string", "image": "string", "label": "int32", "method": "string", "n": "int16", "side": "string",
     "held_out": "bool", "map_mean": "float", "area": "float", "iou": "[float]", "boxes": "[int16]",
     "truth": "[float]", "pointing": "float", "before_logit": "float", "after_logit": "float",
@@ -37,7 +35,7 @@ KINDS: dict[str, str] = {
     "after_similarity": "float", "insertion": "float", "deletion": "float", "error": "string",
 }  # fmt: skip
 
-KEYS = ("item", "method", "n", "error")
+ROW_KEYS = ("item", "method", "n", "error")
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,10 @@ class Run:
 
     about: dict[str, Any]
     groups: dict[tuple[str, int], Columns]
-    errors: list[Row] = field(default_factory=list)
+    errors: list[ResultRow] = field(default_factory=list)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         """Every row as a dict; for small runs and for looking at single items."""
         return list(self.errors) + [
             {"method": method, "n": n, "error": "", **{name: _plain(values[at]) for name, values in columns.items()}}
@@ -75,7 +73,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "items": items,
         "protocol": protocol.record(),
         "command": _command(),
-        "versions": {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": lens.about["versions"],
     }
     return dict(json.loads(json.dumps(about)))
 
@@ -90,35 +88,36 @@ def digest(module: torch.nn.Module) -> str:
     return found.hexdigest()
 
 
-def collect(about: dict[str, Any], rows: Iterable[Row]) -> Run:
+def collect(about: dict[str, Any], rows: Iterable[ResultRow]) -> Run:
     """A run from rows in memory."""
     rows = list(rows)
-    names = [name for name in KINDS if any(name in row for row in rows)]
+    names = [name for name in COLUMN_TYPES if any(name in row for row in rows)]
     return _gather(about, [{name: [row.get(name) for row in rows] for name in names}])
 
 
-def encode(rows: Sequence[Row]) -> bytes:
-    """Rows as a Parquet file."""
+def encode(rows: Sequence[ResultRow]) -> bytes:
+    """Rows as a Parquet file. A column that it has no type for is an error: it would be lost."""
+    if unknown := {name for row in rows for name in row} - COLUMN_TYPES.keys():
+        raise GamlensError(f"No file of results has a column {', '.join(sorted(unknown))}: give it a type.")
     arrow = _arrow()
-    schema = arrow.schema([(name, _type(arrow, kind)) for name, kind in KINDS.items()])
+    schema = arrow.schema([(name, _type(arrow, kind)) for name, kind in COLUMN_TYPES.items()])
     out = io.BytesIO()
     arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), out)
     return out.getvalue()
 
 
-def write(place: str | Path, about: dict[str, Any], rows: Sequence[Row]) -> None:
+def write(place: str | Path, about: dict[str, Any], rows: Sequence[ResultRow]) -> None:
     """A finished run of one part."""
     with RunFolder(place, {**about, "chunks": 1}, suffix=".parquet", fresh=True) as folder:
         folder.write(0, encode(rows))
-        failed = sum(bool(row["error"]) for row in rows)
-        folder.finish({"items": about["items"], "errors": failed, "resumed_at": 0})
+        folder.finish({"items": about["items"], "errors": count_errors(rows), "resumed_at": 0})
 
 
 def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
     """A finished run, part by part; with `only`, no more than these columns of it, for large runs."""
     arrow = _arrow()
     found = RunFolder.finished(folder, make="gamlens evaluate --help")
-    wanted = None if only is None else [*KEYS, *only]
+    wanted = None if only is None else [*ROW_KEYS, *only]
     try:
         tables = (arrow.parquet.ParquetFile(io.BytesIO(part)).read(columns=wanted) for part in found.parts())
         parts = ({name: t.column(name).to_pylist() for name in t.column_names} for t in tables)
@@ -127,10 +126,17 @@ def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
         raise GamlensError(f"Cannot read the run in {str(folder)!r}: {type(error).__name__}: {error}") from error
 
 
+def errors_in(folder: RunFolder) -> int:
+    """How many items failed, over all parts that are written."""
+    arrow = _arrow()
+    columns = (arrow.parquet.read_table(io.BytesIO(part), columns=["error"]).column("error") for part in folder.parts())
+    return sum(bool(error) for column in columns for error in column.to_pylist())
+
+
 def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:
     """Columns by method and n, in the order of measuring; each part is packed before the next one comes."""
     groups: dict[tuple[str, int], dict[str, list[Any]]] = {}
-    errors: list[Row] = []
+    errors: list[ResultRow] = []
     for part in parts:
         names = [name for name in part if name not in ("method", "n", "error") and (only is None or name in only)]
         where: dict[tuple[str, int], list[int]] = {}
@@ -155,7 +161,7 @@ def _plain(value: Any) -> Any:
 def _packed(name: str, values: list[Any]) -> Any:
     """Some rows of a column: an array (N,) or (N,T), or just N where none has a value; names and the boxes of an item
     stay a list."""
-    kind = KINDS[name]
+    kind = COLUMN_TYPES[name]
     if all(value is None for value in values):
         return len(values)
     if kind == "string":
@@ -172,9 +178,9 @@ def _joined(name: str, pieces: list[Any]) -> Any:
     """A whole column of its pieces; None where no row has a value."""
     if all(isinstance(piece, int) for piece in pieces):
         return None
-    blank = np.nan if KINDS[name] == "float" else None
+    blank = np.nan if COLUMN_TYPES[name] == "float" else None
     filled = [[blank] * piece if isinstance(piece, int) else piece for piece in pieces]
-    if KINDS[name] == "string" or name == "truth":
+    if COLUMN_TYPES[name] == "string" or name == "truth":
         return [value for piece in filled for value in piece]
     return np.concatenate([np.asarray(piece) for piece in filled])
 

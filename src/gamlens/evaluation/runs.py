@@ -11,8 +11,7 @@ from gamlens.data import Dataset
 from gamlens.engine import ENGINES, Done, Job, RunFolder, Worker, pieces, run_local, run_ray
 from gamlens.errors import GamlensError, near
 from gamlens.evaluation import results
-from gamlens.evaluation.batches import Ready, Row, ready
-from gamlens.evaluation.measure import measure
+from gamlens.evaluation.measure import Measurer
 from gamlens.evaluation.protocol import Protocol, Unit
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
@@ -20,7 +19,7 @@ from gamlens.lens import Lens
 
 @dataclass(frozen=True)
 class Engine:
-    """Where a run happens: `local` with decoding threads, or `ray` with a model a worker."""
+    """Where a run happens: `local` with decoding threads, or `ray` with one model per worker."""
 
     name: str = "local"
     workers: int | None = None
@@ -38,26 +37,6 @@ class Engine:
         if self.name == "ray":
             return run_ray(job, items, folder, workers=self.workers, address=self.address)
         return run_local(job, items, folder, workers=self.workers)
-
-
-@dataclass
-class Measurer:
-    """A worker: decodes items for the model's transform, then measures them.
-
-    Until something was `measured`, here or in an earlier try, a batch that fails whole is an error of the run.
-    """
-
-    lens: Lens
-    protocol: Protocol
-    measured: bool = False
-
-    def load(self, items: Sequence[Unit]) -> Ready:
-        return ready(items, self.lens.transform, self.protocol)
-
-    def work(self, loaded: Ready) -> list[Row]:
-        rows = measure(self.lens, loaded, self.protocol, strict=not self.measured)
-        self.measured = self.measured or any(not row["error"] for row in rows)
-        return rows
 
 
 @dataclass(frozen=True)
@@ -94,11 +73,14 @@ def evaluate_run(
     about: dict[str, Any] | None = None,
     status: Callable[[int, int], None] = lambda items, errors: None,
 ) -> dict[str, Any]:
-    """Measure items into a run folder, going on where an earlier try stopped; returns the summary and how many now.
+    """Measure items into a run folder, going on where an earlier try stopped. Returns its summary, and as `measured`
+    how many items were measured now.
 
     `make` builds the lens; it is called here once, and in every worker of a cluster. `status` hears the number of
     items and of errors so far.
     """
+    if protocol.fusions:
+        raise GamlensError("A run folder holds one way to join blocks, the mean: gamlens ablate varies them.")
     lens = make()
     set_input(lens, protocol)
     if batch < 1 or chunk < 1:
@@ -116,26 +98,13 @@ def evaluate_run(
             return {**folder.summary(), "measured": 0}
         written = folder.written()
         already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
-        seen, errors = already, count_errors(folder)
+        seen, errors = already, results.errors_in(folder)
         status(seen, errors)
         worker = MakeMeasurer((lambda: lens) if where.name == "local" else make, protocol, bool(written))
         job = Job(worker, results.encode, chunk, batch)
         for done in where.run(job, items, folder):
             seen, errors = seen + done.items, errors + done.errors
             status(seen, errors)
-        total = count_errors(folder)
+        total = results.errors_in(folder)
         folder.finish({"items": len(items), "errors": total, "resumed_at": already})
         return {**folder.summary(), "measured": len(items) - already}
-
-
-def count_errors(folder: RunFolder) -> int:
-    """Items that failed, over all parts."""
-    import io
-
-    import pyarrow.parquet as parquet
-
-    found = 0
-    for part in folder.parts():
-        column = parquet.read_table(io.BytesIO(part), columns=["error"]).column("error").to_pylist()
-        found += sum(bool(error) for error in column)
-    return found

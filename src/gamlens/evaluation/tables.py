@@ -27,6 +27,7 @@ BETTER: dict[str, Better] = {
     "Pointing": "up",
 }
 
+CONFIDENCE_KINDS = ("logit", "probability")
 NEEDED = (
     "held_out", "iou", "pointing", "insertion", "deletion",
     *(f"{when}_{what}" for when in ("before", "after") for what in ("logit", "probability", "similarity")),
@@ -75,6 +76,11 @@ def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
         for (method, n), columns in run.groups.items()
         for score in scores(run, columns, confidence=confidence)
     ]
+
+
+def check_confidence(name: str) -> None:
+    if name not in CONFIDENCE_KINDS:
+        raise GamlensError(f"The confidence is {' or '.join(CONFIDENCE_KINDS)}, not {name!r}.")
 
 
 def check_real(run: Run) -> None:
@@ -164,7 +170,7 @@ def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list
 
 
 def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line a contest: the mean difference and its interval, wins, losses, ties, and the sign test's p."""
+    """One line per contest: the mean difference and its interval, wins, losses, ties, and the sign test's p."""
     header = ("task", "data", "model", "metric", "n", "method", "against", "difference", "won", "lost", "tied", "p")
     lines = []
     for contest in found:
@@ -179,7 +185,7 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
 
 
 def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The paper's layout: one line a task, data, model and metric; for each method its n, Impr. and the paper's."""
+    """The paper's layout: one line per task, data, model and metric; for each method its n, Impr. and the paper's."""
     methods = list(dict.fromkeys(cell.method for cell in found if cell.n > 0))
     ns = sorted({cell.n for cell in found if cell.n > 0})
     controls = list(dict.fromkeys(cell.method for cell in found if cell.n == 0))
@@ -193,12 +199,12 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
         line = [one.task, place_of(one), one.model, one.metric, str(one.value.n), str(one.errors)]
         for method in methods:
             line += _method_cells(mine, method, ns, one.metric)
-        lines.append((*line, *(_shown(mine.get((control, 0))) for control in controls)))
+        lines.append((*line, *(shown(mine.get((control, 0))) for control in controls)))
     return (*header, *controls), lines
 
 
 def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The same numbers for a narrow screen: one line a metric and method."""
+    """The same numbers for a narrow screen: one line per metric and method."""
     ns = sorted({cell.n for cell in found if cell.n > 0})
     gain = {1, 2} <= set(ns)
     header = ("metric", "method", *(f"n={n}" for n in ns), *(("Impr.",) if gain else ()), "paper")
@@ -210,7 +216,7 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
                 lines.append((metric, METHODS[method].title, *_method_cells(mine, method, ns, metric)))
             else:
                 empty = [""] * (len(header) - 3)
-                lines.append((metric, f"{method} (control)", _shown(mine[method, 0]), *empty))
+                lines.append((metric, f"{method} (control)", shown(mine[method, 0]), *empty))
     return header, lines
 
 
@@ -239,7 +245,7 @@ def place_of(found: Cell | Contest) -> str:
 
 
 def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int], metric: str) -> list[str]:
-    line = [_shown(mine.get((method, n))) for n in ns]
+    line = [shown(mine.get((method, n))) for n in ns]
     if {1, 2} <= set(ns):
         one, two = mine.get((method, 1)), mine.get((method, 2))
         gain = metrics.improvement(one.value.mean, two.value.mean, BETTER[metric]) if one and two else float("nan")
@@ -249,7 +255,8 @@ def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int],
     return [*line, f"{numbers} ({known[0].paper_model})" if known else ""]
 
 
-def _shown(cell: Cell | None) -> str:
+def shown(cell: Cell | None) -> str:
+    """A number with its interval; nothing where there is no cell."""
     if cell is None:
         return ""
     return f"{cell.value.mean:.2f} [{cell.value.low:.1f}, {cell.value.high:.1f}]"

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from gamlens.errors import GamlensError
 from gamlens.explanation.result import Explanation, PairExplanation, file_stem
+from gamlens.files import StagedFiles
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 
 FORMAT = 1
 JSON, MAPS = "explanation.json", "maps.npz"
@@ -25,7 +24,7 @@ JSON, MAPS = "explanation.json", "maps.npz"
 def save(result: Explanation, folder: str | Path, *, cmap: str, style: str) -> list[str]:
     """Write the rows of `result` into `folder`: all of it, or nothing and what was there before stays."""
     before = _written(Path(folder))
-    with Staged() as staged:
+    with StagedFiles() as staged:
         _stage(staged, result, Path(folder), cmap, style)
     for old in before - {file for _, file in staged.moves}:
         old.unlink(missing_ok=True)
@@ -45,7 +44,7 @@ def _written(place: Path) -> set[Path]:
 def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list[str]:
     """Write x/ and y/ and one picture a pair."""
     place = Path(folder)
-    with Staged() as staged:
+    with StagedFiles() as staged:
         _stage(staged, result.x, place / "x", cmap, "heat")
         _stage(staged, result.y, place / "y", cmap, "heat")
         for row in range(len(result)):
@@ -53,7 +52,7 @@ def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list
     return staged.files
 
 
-def _stage(staged: Staged, result: Explanation, place: Path, cmap: str, style: str) -> None:
+def _stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, style: str) -> None:
     result = result.cpu()
     overlays = []
     for row, name in enumerate(result.names):
@@ -68,63 +67,6 @@ def _stage(staged: Staged, result: Explanation, place: Path, cmap: str, style: s
     pictures = [_keep(staged, place, number, picture) for number, picture in enumerate(result.pictures)]
     text = json.dumps(_record(result, overlays, pictures), indent=2, ensure_ascii=False).encode()
     staged.write(place / JSON, lambda out: out.write(text))
-
-
-class Staged:
-    """Files written beside their places and moved there together; a failure puts back what was there."""
-
-    def __init__(self) -> None:
-        self.moves: list[tuple[Path, Path]] = []
-
-    @property
-    def files(self) -> list[str]:
-        return [str(file) for _, file in self.moves]
-
-    def __enter__(self) -> Staged:
-        return self
-
-    def write(self, file: Path, write: Callable[[IO[bytes]], Any]) -> None:
-        beside = file.with_name(f".{file.name}.{os.getpid()}.part")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self.moves.append((beside, file))
-            with open(beside, "wb") as out:
-                write(out)
-        except OSError as error:
-            raise _unwritable(file, error) from error
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        kept: list[tuple[Path, Path]] = []
-        try:
-            if kind is None:
-                self._move(kept)
-        finally:
-            for beside in (*(move[0] for move in self.moves), *(old for old, _ in kept)):
-                beside.unlink(missing_ok=True)
-
-    def _move(self, kept: list[tuple[Path, Path]]) -> None:
-        moved: list[Path] = []
-        try:
-            for beside, file in self.moves:
-                if file.exists():
-                    old = file.with_name(f".{file.name}.{os.getpid()}.old")
-                    shutil.copy2(file, old)
-                    kept.append((old, file))
-                os.replace(beside, file)
-                moved.append(file)
-        except OSError as error:
-            for new in moved:
-                new.unlink(missing_ok=True)
-            for old, place in kept:
-                if not place.exists():
-                    os.rename(old, place)
-            raise _unwritable(self.moves[len(moved)][1], error) from error
-
-
-def _unwritable(file: Path, error: OSError) -> GamlensError:
-    what = "make the folder" if not file.parent.is_dir() else "write"
-    place = file.parent if what == "make the folder" else file
-    return GamlensError(f"Cannot {what} {str(place)!r}: {error.strerror or error}.")
 
 
 def load(folder: str | Path) -> Explanation:
@@ -183,7 +125,7 @@ def _record(result: Explanation, overlays: list[str], pictures: list[dict[str, A
     return {"format": FORMAT, "about": dict(result.about), "rows": rows, "images": pictures}
 
 
-def _keep(staged: Staged, place: Path, number: int, picture: Picture) -> dict[str, Any]:
+def _keep(staged: StagedFiles, place: Path, number: int, picture: Picture) -> dict[str, Any]:
     """A picture that lies in a file is named; any other is written beside the maps."""
     if picture.path is not None:
         return {"name": picture.name, "path": os.path.abspath(picture.path), "kept": None}

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from gamlens import boxes as locate
 from gamlens import render
-from gamlens.capture import checks
-from gamlens.capture import device as host
-from gamlens.capture.checks import Check
+from gamlens.capture.device import Checks, to_host
 from gamlens.errors import GamlensError
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 
 NO_CLASS = -1
 SHOWN = 12
@@ -45,17 +43,22 @@ class Explanation:
     frames: tuple[Frame, ...]
     labels: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
-    checks: tuple[Check, ...] = field(default=(), repr=False)
+    checks: Checks = field(default_factory=Checks, repr=False)
 
     def check(self) -> Explanation:
         """Wait for the device and say what is wrong: an error for values that are not finite, a warning for flat maps.
 
         Whatever brings a result to the host does this first; on the CPU it is done when the result is made.
         """
-        waiting = self.checks
-        object.__setattr__(self, "checks", ())
-        checks.settle(waiting, stacklevel=3)
+        self._taken_checks().resolve()
         return self
+
+    def _taken_checks(self) -> Checks:
+        """The checks that still wait, taken out: each is answered once."""
+        waiting = self.checks
+        if waiting:
+            object.__setattr__(self, "checks", Checks())
+        return waiting
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self.check()))
@@ -177,22 +180,22 @@ class Explanation:
         return [self.full(row) >= threshold for row in range(len(self))]
 
     def cpu(self) -> Explanation:
-        return self.leave()()
+        """The same on the host."""
+        return self.to_host()()
 
-    def leave(self, pool: Executor | None = None) -> Callable[[], Explanation]:
-        """Start to bring it to the host. The call it gives back waits for it, in a thread of `pool` if there is one,
+    def to_host(self, pool: Executor | None = None) -> Callable[[], Explanation]:
+        """Start to bring it to the host; returns a function that waits for it, in a thread of `pool` if there is one,
         and says what is wrong, as `check` does."""
-        waiting = self.checks
-        bad = [checks.answers(waiting)] if waiting else []
-        tensors = [*bad, self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
-        arrival = host.leave(tensors, pool)
+        answers = [self.checks.answers()] if self.checks else []
+        tensors = [*answers, self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
+        arrival = to_host(tensors, pool)
 
         def arrive() -> Explanation:
             found = arrival()
-            if waiting and self.checks:
-                object.__setattr__(self, "checks", ())
-                checks.tell(waiting, found[0], stacklevel=3)
-            maps, scores, targets, index, *blocks = found[len(bad) :]
+            waiting = self._taken_checks()
+            if waiting:
+                waiting.tell(found[0])
+            maps, scores, targets, index, *blocks = found[len(answers) :]
             return replace(
                 self,
                 maps=maps,
@@ -201,7 +204,7 @@ class Explanation:
                 targets=targets,
                 index=index,
                 pictures=tuple(picture.cpu() for picture in self.pictures),
-                checks=(),
+                checks=Checks(),
             )
 
         return arrive
@@ -314,7 +317,7 @@ def concat(parts: Iterable[Explanation]) -> Explanation:
         index=torch.cat(index),
         pictures=tuple(picture for item in items for picture in item.pictures),
         frames=tuple(frame for item in items for frame in item.frames),
-        checks=tuple(check for item in items for check in item.checks),
+        checks=sum((item.checks for item in items), Checks()),
     )
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gamlens import render
 from gamlens.figures.panels import full_size
-from gamlens.inputs.transform import Frame
+from gamlens.inputs.frame import Frame
 from gamlens.render import RGB
 
 

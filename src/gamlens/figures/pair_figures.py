@@ -11,7 +11,7 @@ from gamlens.explanation import Explanation
 from gamlens.figures.evidence import draw_evidence, hides_most
 from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, aspects, frame_of, heat, is_empty, photo, plain_map
 from gamlens.figures.request import COMPARED, FigureRequest, example_pairs, require_several_blocks
-from gamlens.inputs.transform import Frame
+from gamlens.inputs.frame import Frame
 from gamlens.render import Grid, LineKey, Panel, ScaleKey
 
 LITERAL = "grad_cam_pp_literal"

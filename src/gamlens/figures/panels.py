@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gamlens import fuse, render
 from gamlens.explanation import Explanation
-from gamlens.inputs.transform import Frame
+from gamlens.inputs.frame import Frame
 from gamlens.render import LineKey, Panel, ScaleKey
 
 PREDICTED_INK, TRUE_INK = (64, 224, 255), (255, 255, 255)

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
     """One image as the user gave it: a file that is read when needed, its pixels, or a model's input.
 
-    `scale` is the mean and std that turn a preprocessed tensor back into colours.
+    `scale` is the mean and std that turn a preprocessed tensor (C,H,W) back into colours.
     """
 
     name: str
@@ -38,9 +38,8 @@ class Picture:
                 image = rgb(self.pixels)
                 return image.copy() if image is self.pixels else image
             except Exception as error:
-                raise GamlensError(
-                    f"Cannot read the PIL image {self.name!r}: {type(error).__name__}: {error}"
-                ) from error
+                name = type(error).__name__
+                raise GamlensError(f"Cannot read the PIL image {self.name!r}: {name}: {error}") from error
         if self.path is not None:
             return upright(self.path)
         if self.tensor is None:
@@ -48,18 +47,19 @@ class Picture:
         return _from_tensor(self.tensor, self.scale)
 
     def cpu(self) -> Picture:
+        """The same picture with its tensor, if it has one, in the memory of the CPU."""
         return replace(self, tensor=self.tensor.cpu()) if self.tensor is not None else self
 
 
 @dataclass(frozen=True, eq=False)
-class Slices(Sequence[Picture]):
-    """The pictures of a preprocessed batch (B,C,H,W), made when they are asked for."""
+class BatchPictures(Sequence[Picture]):
+    """The pictures of a preprocessed batch (B,C,H,W), each made when it is asked for."""
 
     batch: Tensor
     scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __len__(self) -> int:
-        return len(self.batch)
+        return self.batch.shape[0]
 
     @overload
     def __getitem__(self, place: int) -> Picture: ...
@@ -91,7 +91,7 @@ def pictures(images: Any) -> Iterator[Picture]:
     elif isinstance(images, np.ndarray):
         yield from _from_array(images)
     elif isinstance(images, Tensor):
-        yield from Slices(check_batch(images))
+        yield from _from_batch(images)
     else:
         raise GamlensError(
             f"An image is a path, a PIL image, a uint8 array (H,W,3), a preprocessed tensor (B,C,H,W), or a list of "
@@ -157,8 +157,8 @@ def _from_array(array: np.ndarray[Any, Any]) -> Iterator[Picture]:
     yield Picture("image 0", pixels=Image.fromarray(array))
 
 
-def check_batch(batch: Tensor) -> Tensor:
-    """A preprocessed batch (B,C,H,W), or one image (C,H,W) of it, as (B,C,H,W)."""
+def _from_batch(batch: Tensor) -> Iterator[Picture]:
+    """The images of a preprocessed batch (B,C,H,W), or one image (C,H,W), checked."""
     if not batch.is_floating_point():
         raise GamlensError(
             f"A tensor of {batch.dtype} is not a preprocessed image: give floating point (B,C,H,W) as the model "
@@ -168,7 +168,7 @@ def check_batch(batch: Tensor) -> Tensor:
         batch = batch[None]
     if batch.ndim != 4 or 0 in batch.shape:
         raise GamlensError(f"A preprocessed tensor is (B,C,H,W) or (C,H,W), not empty; found {tuple(batch.shape)}.")
-    return batch
+    yield from BatchPictures(batch)
 
 
 def _from_tensor(tensor: Tensor, scale: tuple[tuple[float, ...], tuple[float, ...]] | None) -> Image.Image:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from gamlens.errors import GamlensError, near
+from gamlens.errors import Registry
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
@@ -39,24 +39,25 @@ class Method:
     during: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-METHODS: dict[str, Method] = {
-    "gam": Method(gam, "block", "GAM"),
-    "grad_cam": Method(grad_cam, "block", "Grad-CAM"),
-    "grad_cam_pp": Method(grad_cam_pp, "block", "Grad-CAM++"),
-    "grad_cam_pp_literal": Method(grad_cam_pp_literal, "block", "Grad-CAM++ (literal)", reads_score=True),
-    "layer_cam": Method(layer_cam, "block", "LayerCAM"),
-    "hires_cam": Method(hires_cam, "block", "HiResCAM"),
-    "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM"),
-    "vdsn": Method(vdsn, "pair", "VDSN"),
-    "input_gradient": Method(input_gradient, "input", "Input gradient"),
-    "guided_backprop": Method(guided_backprop, "input", "Guided backprop", during=Guided),
-}
+METHODS: dict[str, Method] = Registry(
+    "method",
+    {
+        "gam": Method(gam, "block", "GAM"),
+        "grad_cam": Method(grad_cam, "block", "Grad-CAM"),
+        "grad_cam_pp": Method(grad_cam_pp, "block", "Grad-CAM++"),
+        "grad_cam_pp_literal": Method(grad_cam_pp_literal, "block", "Grad-CAM++ (literal)", reads_score=True),
+        "layer_cam": Method(layer_cam, "block", "LayerCAM"),
+        "hires_cam": Method(hires_cam, "block", "HiResCAM"),
+        "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM"),
+        "vdsn": Method(vdsn, "pair", "VDSN"),
+        "input_gradient": Method(input_gradient, "input", "Input gradient"),
+        "guided_backprop": Method(guided_backprop, "input", "Guided backprop", during=Guided),
+    },
+)
 
 
 def find(name: str) -> Method:
     """The method of that name, or an error with near matches."""
-    if name not in METHODS:
-        raise GamlensError(f"There is no method {name!r}: {near(str(name), METHODS)}")
     return METHODS[name]
 
 

@@ -1,6 +1,7 @@
-"""Measures of saliency maps, one file a family. Tensors in, a value an item out; `aggregate` makes the table's number.
+"""Measures of saliency maps, one file per family: tensors in, one value per item out; `aggregate` makes the numbers of
+tables from them.
 
-A value is NaN where the item has nothing to measure (no positive confidence, no ground truth): it counts nowhere.
+A value is NaN where there is nothing to measure (no positive confidence, no ground truth); such an item counts nowhere.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gamlens.errors import GamlensError, near
+from gamlens.errors import Registry
 from gamlens.metrics.adp import Adp, adp, drop, increase, pic
 from gamlens.metrics.aggregate import Better, Difference, Interval, bootstrap, improvement, paired, sign_test
 from gamlens.metrics.curves import auc, order, steps
@@ -33,9 +34,9 @@ from gamlens.metrics.similarity import hog, hog_pearson, pearson, ranks, spearma
 
 @dataclass(frozen=True)
 class Metric:
-    """An entry of METRICS: `fn` gives a value an item (N,), or one an item and threshold (N,T).
+    """An entry of METRICS: `fn` gives one value per item (N,), or one per item and threshold (N,T).
 
-    The table's number is 100 x the mean over the items that are not NaN, at one threshold where there are several.
+    The number in a table is 100 x the mean over the items that are not NaN, at one threshold where there are several.
     """
 
     fn: Callable[..., Tensor]
@@ -43,7 +44,7 @@ class Metric:
     better: Better
 
 
-METRICS: dict[str, Metric] = {
+METRICS: dict[str, Metric] = Registry("metric", {
     "adp": Metric(drop, "ADP", "down"),
     "pic": Metric(increase, "PIC", "up"),
     "iou": Metric(iou_grid, "IoU", "up"),
@@ -53,12 +54,14 @@ METRICS: dict[str, Metric] = {
     "pointing_mask": Metric(pointing_mask, "Pointing game (mask)", "up"),
     "insertion": Metric(auc, "Insertion", "up"),
     "deletion": Metric(auc, "Deletion", "down"),
-}
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """An entry of SIMILARITIES: `describe` makes of maps (N,H,W) what `compare` compares, row by row, to (N,)."""
+    """An entry of SIMILARITIES: `describe` turns maps (N,H,W) into features, `compare` those of two sets into one
+    similarity per row (N,).
+    """
 
     describe: Callable[[Tensor], Tensor]
     compare: Callable[[Tensor, Tensor], Tensor]
@@ -70,13 +73,6 @@ SIMILARITIES: dict[str, Similarity] = {
     "spearman": Similarity(ranks, pearson, "Spearman"),
     "hog": Similarity(hog, pearson, "Pearson of HOG"),
 }
-
-
-def find(name: str) -> Metric:
-    """The metric of that name, or an error with near matches."""
-    if name not in METRICS:
-        raise GamlensError(f"There is no metric {name!r}: {near(str(name), METRICS)}")
-    return METRICS[name]
 
 
 __all__ = [
@@ -105,7 +101,6 @@ __all__ = [
     "centre_prior",
     "drop",
     "explain_mask",
-    "find",
     "hog_pearson",
     "improvement",
     "increase",

@@ -25,7 +25,7 @@ def check_masks(name: str, masks: Tensor, maps: Tensor) -> None:
     """Masks are bool and as large as their maps."""
     if masks.dtype != torch.bool or masks.shape != maps.shape:
         found = f"{masks.dtype} {tuple(masks.shape)}"
-        raise GamlensError(f"{name} is a bool mask a map, shape {tuple(maps.shape)}, found {found}.")
+        raise GamlensError(f"{name} is one bool mask per map, shape {tuple(maps.shape)}, found {found}.")
 
 
 def check_boxes(name: str, boxes: Tensor) -> None:
@@ -48,7 +48,7 @@ def check_truths(truths: Sequence[Tensor], items: int) -> None:
 
 
 def check_scores(before: Tensor, after: Tensor) -> None:
-    """Two finite scores an item, (N,) and (N,)."""
+    """Two finite scores per item, (N,) and (N,)."""
     if before.ndim != 1 or before.shape != after.shape:
         shapes = f"{tuple(before.shape)} and {tuple(after.shape)}"
         raise GamlensError(f"Scores before and after have one shape (N,), found {shapes}.")

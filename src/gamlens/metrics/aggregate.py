@@ -12,7 +12,7 @@ from torch import Tensor
 from gamlens.errors import GamlensError
 
 Better = Literal["up", "down"]
-_CHUNK = 2**22  # drawn indices at once: bounds the bootstrap's memory
+INDICES_AT_ONCE = 2**22  # drawn together: this bounds the bootstrap's memory
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def check_better(better: str) -> None:
 def _resample(values: Tensor, samples: int, seed: int) -> Tensor:
     """The means of `samples` draws of N items with replacement: (N,) -> (samples,)."""
     make = torch.Generator().manual_seed(seed)
-    rows = max(1, _CHUNK // len(values))
+    rows = max(1, INDICES_AT_ONCE // len(values))
     sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
     draws = (torch.randint(len(values), (size, len(values)), generator=make) for size in sizes)
     return torch.cat([values[draw].mean(dim=1) for draw in draws])

@@ -15,7 +15,7 @@ from gamlens.errors import GamlensError
 from gamlens.metrics._checks import check_boxes, check_maps, check_masks, check_truths
 
 THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * i, 2) for i in range(1, 20))
-_CHUNK = 128  # maps counted at once by mask_iou_grid: bounds its memory
+MAPS_AT_ONCE = 128  # counted together by mask_iou_grid: this bounds its memory
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def box_iou(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
 
 
 def box_iou_grid(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
-    """IoU with the best-matching ground-truth box, T boxes an item: (N,T,4), N of (K_i,4) -> (N,T)."""
+    """IoU with the best-matching ground-truth box, T boxes per item: (N,T,4), N of (K_i,4) -> (N,T)."""
     if predicted.ndim != 3:
         raise GamlensError(f"Predicted boxes have the shape (N,T,4), found {tuple(predicted.shape)}.")
     check_boxes("Predicted boxes", predicted)
@@ -87,13 +87,11 @@ def mask_iou_grid(
     """
     check_maps(maps)
     check_masks("truth", truth, maps)
-    if void is not None:
-        check_masks("void", void, maps)
+    void = torch.zeros_like(truth) if void is None else void
+    check_masks("void", void, maps)
     grid, unsort = _thresholds(thresholds, maps).sort()
-    counts = [
-        _counts(maps[i : i + _CHUNK], truth[i : i + _CHUNK], None if void is None else void[i : i + _CHUNK], grid)
-        for i in range(0, max(len(maps), 1), _CHUNK)
-    ]
+    parts = (torch.split(tensor, MAPS_AT_ONCE) for tensor in (maps, truth, void))
+    counts = [_counts(*part, grid=grid) for part in zip(*parts, strict=True)]
     kept = torch.cat(counts).flip(2).cumsum(dim=2).flip(2)
     union = kept[:, 0, 1:] + kept[:, 1, :1]
     iou = torch.where(kept[:, 1, :1] > 0, kept[:, 1, 1:] / union, torch.nan)
@@ -148,12 +146,10 @@ def _extent(hits: Tensor) -> tuple[Tensor, Tensor]:
     return whole.argmax(dim=2), hits.shape[2] - whole.flip(2).argmax(dim=2)
 
 
-def _counts(maps: Tensor, truth: Tensor, void: Tensor | None, grid: Tensor) -> Tensor:
+def _counts(maps: Tensor, truth: Tensor, void: Tensor, *, grid: Tensor) -> Tensor:
     """Pixels outside, inside and void, by how many of the sorted thresholds they reach: (N,H,W) -> (N,3,T+1)."""
     width = len(grid) + 1
-    region = truth.to(torch.int32)
-    if void is not None:
-        region = torch.where(void, 2, region)
+    region = torch.where(void, 2, truth.to(torch.int32))
     first = torch.arange(len(maps), dtype=torch.int32, device=maps.device)[:, None, None] * 3
     bucket = torch.bucketize(maps.contiguous(), grid, right=True, out_int32=True)
     cells = (first + region) * width + bucket

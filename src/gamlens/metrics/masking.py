@@ -25,7 +25,9 @@ def explain_mask(
         shapes = f"{tuple(images.shape)} and {tuple(maps.shape)}"
         raise GamlensError(f"An image (N,3,H,W) takes a map (N,H,W) of its own size, found {shapes}.")
     if len(mean) != images.shape[1] or len(std) != images.shape[1]:
-        raise GamlensError(f"mean and std have a number a channel: {images.shape[1]}, found {len(mean)}, {len(std)}.")
+        raise GamlensError(
+            f"mean and std hold one number per channel: {images.shape[1]}, found {len(mean)}, {len(std)}."
+        )
     _check_unit("Raw images", images)
     _check_unit("Maps", maps)
     centre, spread = (images.new_tensor(list(value))[:, None, None] for value in (mean, std))

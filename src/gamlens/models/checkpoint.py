@@ -1,4 +1,4 @@
-"""Reading weights from a file without running code that is in it."""
+"""Weights: read from a file without running code that is in it, and loaded into a network that they fit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)
 PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name: safetensors, or a torch file loaded with weights_only."""
-    file = Path(path)
+def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors by name: of a state dict, of safetensors, or of a torch file, which is loaded with weights_only."""
+    if isinstance(weights, Mapping):
+        return _unwrapped(weights, "state dict")
+    file = Path(weights)
     if not file.is_file():
         raise GamlensError(f"There is no weights file {str(file)!r}.")
     try:
@@ -44,11 +46,11 @@ def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise GamlensError(
             f"Cannot read weights from {str(file)!r} (truncated, or not a checkpoint?): {type(error).__name__}: {error}"
         ) from error
-    return tidy(found, str(file))
+    return _unwrapped(found, str(file))
 
 
-def tidy(found: Any, name: str) -> dict[str, Tensor]:
-    """Tensors by name, out of the common wrappings."""
+def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
+    """Tensors by name, taken out of the common wrappings, such as {"state_dict": ...}."""
     while isinstance(found, Mapping):
         inner = next((found[key] for key in WRAPPINGS if isinstance(found.get(key), Mapping)), None)
         if inner is None:
@@ -59,8 +61,8 @@ def tidy(found: Any, name: str) -> dict[str, Tensor]:
     return {str(key): value for key, value in found.items() if isinstance(value, Tensor)}
 
 
-def bare(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Names without the prefixes of wrappers, `module.` and `_orig_mod.`, unless `like` has them so."""
+def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Names without the prefixes that wrappers add, such as `module.`, unless `like` has such names itself."""
     tensors = dict(tensors)
     while not (like is not None and any(key in like for key in tensors)):
         prefix = next((prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in tensors)), None)
@@ -71,47 +73,78 @@ def bare(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] | None = None
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, name: str) -> None:
-    """Load tensors into a module; what does not fit is listed, and then nothing is loaded."""
+    """Load tensors into a module. If some do not fit, the error lists them and nothing is loaded."""
     own = module.state_dict()
-    tensors = bare(tensors, own)
-    counters = {key for key in own if key.endswith("num_batches_tracked")}
-    missing = [key for key in own if key not in tensors and key not in counters]
-    unexpected = [key for key in tensors if key not in own]
+    tensors = without_prefixes(tensors, own)
     shapes = [
         f"{key} {tuple(tensors[key].shape)} into {tuple(own[key].shape)}"
         for key in own
         if key in tensors and own[key].shape != tensors[key].shape
     ]
-    if missing or unexpected or shapes:
-        parts = [("missing", missing), ("unexpected", unexpected), ("of another shape", shapes)]
-        found = "; ".join(f"{len(keys)} {what}: {_some(keys)}" for what, keys in parts if keys)
+    misfits = {
+        "missing": [key for key in own if key not in tensors and not key.endswith("num_batches_tracked")],
+        "unexpected": [key for key in tensors if key not in own],
+        "of another shape": shapes,
+    }
+    if any(misfits.values()):
+        parts = ((f"{len(keys)} {what}: ", keys[:4], keys[4:]) for what, keys in misfits.items() if keys)
+        found = "; ".join(start + ", ".join(first) + (", ..." if more else "") for start, first, more in parts)
         raise GamlensError(f"The weights {name!r} do not fit {type(module).__name__}: {found}.")
     module.load_state_dict(dict(tensors), strict=False)
 
 
-def fill_classes(
-    make: Callable[[int], nn.Module], tensors: dict[str, Tensor], *, name: str, classes: int
+def build(
+    name: str,
+    make: Callable[[int], nn.Module],
+    classes: int,
+    tensors: dict[str, Tensor] | None,
+    *,
+    random: bool,
+    pretrained: Callable[[], nn.Module] | str = "a checkpoint of this network",
+    translate: Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]] | None = None,
 ) -> tuple[nn.Module, int]:
-    """A module with as many classes as the weights have, filled: `make(classes)` builds it."""
+    """A network with the weights that are wanted, in eval mode, and its number of classes.
+
+    Args:
+        name: What errors call the network.
+        make: Builds the untrained network for a number of classes.
+        classes: The usual number of classes.
+        tensors: A user's weights by name; the network is built for as many classes as they have.
+        random: Whether the network stays untrained.
+        pretrained: Builds the network with its own weights. Text where no package brings them: the file to pass.
+        translate: Gives the user's weights the names that the untrained network has.
+    """
+    if tensors is None and not random:
+        return _pretrained(name, pretrained).eval(), classes
     module = make(classes)
-    own = module.state_dict()
-    tensors = bare(tensors, own)
-    other = [key for key in own if key in tensors and own[key].shape != tensors[key].shape]
-    heads = {(int(tensors[key].shape[0]), int(own[key].shape[0])) for key in other if tensors[key].ndim}
-    if other and len(heads) == 1 and next(iter(heads))[1] == classes:
-        classes = next(iter(heads))[0]
-        module = make(classes)
-    fill(module, tensors, name=name)
-    return module, classes
+    if tensors is not None:
+        own = module.state_dict()
+        tensors = translate(without_prefixes(tensors), module) if translate else without_prefixes(tensors, own)
+        found = _classes_of(tensors, own, classes)
+        if found != classes:
+            module, classes = make(found), found
+        fill(module, tensors, name=name)
+    return module.eval(), classes
 
 
-def needs_file(name: str, what: str) -> GamlensError:
-    """The error for a model whose weights no package brings."""
-    return GamlensError(
-        f"{name} has no weights of its own here: pass {what}, weights='file.pth' or --weights file.pth; "
-        "or weights='random' for an untrained network."
-    )
+def _classes_of(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], classes: int) -> int:
+    """The number of classes of weights that differ from a network's own in nothing but that number."""
+    others = [(tensors[key].shape, own[key].shape) for key in own if key in tensors]
+    heads = {(theirs[0], ours[0]) for theirs, ours in others if theirs != ours and theirs and ours}
+    found, usual = heads.pop() if len(heads) == 1 else (classes, classes)
+    return found if usual == classes else classes
 
 
-def _some(keys: list[str], most: int = 4) -> str:
-    return ", ".join(keys[:most]) + (", ..." if len(keys) > most else "")
+def _pretrained(name: str, pretrained: Callable[[], nn.Module] | str) -> nn.Module:
+    if isinstance(pretrained, str):
+        raise GamlensError(
+            f"{name} has no weights of its own here: pass {pretrained}, weights='file.pth' or --weights file.pth; "
+            "or weights='random' for an untrained network."
+        )
+    try:
+        return pretrained()
+    except Exception as error:
+        raise GamlensError(
+            f"The weights of {name} could not be loaded ({type(error).__name__}: {error}). Offline, pass a file: "
+            "weights='file.safetensors', --weights file.pth; or weights='random' for an untrained network."
+        ) from error

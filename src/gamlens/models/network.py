@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from gamlens.inputs.transform import IMAGENET_MEAN, IMAGENET_STD
 from gamlens.models.outputs import Output
 
 TextEncoder = Callable[[Sequence[str]], Any]
@@ -15,20 +16,24 @@ TextEncoder = Callable[[Sequence[str]], Any]
 
 @dataclass(frozen=True)
 class Network:
-    """A model with what comes with it. `weights` says where they are from; "random" means untrained.
+    """A model with what comes with it.
 
-    `size`, `mean`, `std` and `short` (the short side before a centre crop) describe its input; `aliases` are other
-    names of its labels; a multi-label model's probabilities are sigmoids. `output` picks the class scores or the
-    embedding out of what it returns; `text` is the other half of a dual encoder, captions -> embeddings (T,D).
-    `embeds` says that what it returns is an embedding, and is what pairs are compared by.
+    Attributes:
+        weights: Where the weights are from; "random" means untrained.
+        size, mean, std, short: Its input; `short` is the short side before a centre crop.
+        labels: Class names. `aliases` gives other names of the same classes.
+        multi_label: Whether probabilities are sigmoids.
+        output: How the class scores, or the embedding, are picked out of what the module returns.
+        text: The text half of a dual encoder: captions -> embeddings (T,D).
+        embeds: Whether what the module returns is an embedding, by which pairs are compared.
     """
 
     module: nn.Module
     name: str
     weights: str
     size: tuple[int, int] = (224, 224)
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
     short: int = 256
     labels: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)

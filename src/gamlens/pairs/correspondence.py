@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gamlens import fuse, render, scores
 from gamlens.errors import GamlensError, near
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
 
 Side = Literal["x", "y"]
 LOOSEST = 0.02

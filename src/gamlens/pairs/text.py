@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gamlens import scores
 from gamlens.errors import GamlensError
-from gamlens.models import TextEncoder
 
-PARTS = ("text_embeds", "pooler_output")
+CaptionEncoder = Callable[[Sequence[str]], Any]
+TEXT_OUTPUTS = ("text_embeds", "pooler_output")
 
 
-def listed(captions: str | Sequence[str]) -> tuple[str, ...]:
+def as_captions(captions: str | Sequence[str]) -> tuple[str, ...]:
     """One caption or several, as a tuple."""
     found = (captions,) if isinstance(captions, str) else tuple(captions)
     if not found or not all(isinstance(caption, str) and caption.strip() for caption in found):
@@ -23,8 +23,11 @@ def listed(captions: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def embed(captions: tuple[str, ...], encode: TextEncoder | None, given: Any, name: str) -> Tensor:
-    """The captions' embeddings (T,D), out of any graph: those `given`, or what `encode` makes of them."""
+def embed_captions(captions: tuple[str, ...], encode: CaptionEncoder | None, given: Any, name: str) -> Tensor:
+    """The embeddings (T,D) of T captions, without a graph: those `given`, or what `encode` makes of them.
+
+    `name` is the model's, for the error message.
+    """
     if given is None and encode is None:
         raise GamlensError(
             f"{name} reads no text: take a dual encoder ('hf/openai/clip-vit-base-patch32'), give Lens(text=...) a "
@@ -34,7 +37,7 @@ def embed(captions: tuple[str, ...], encode: TextEncoder | None, given: Any, nam
         assert encode is not None
         with torch.inference_mode(False), torch.no_grad():
             given = encode(list(captions))
-        given = next((part for key in PARTS if (part := getattr(given, key, None)) is not None), given)
+        given = next((part for key in TEXT_OUTPUTS if (part := getattr(given, key, None)) is not None), given)
     found = torch.as_tensor(given).detach()
     if found.ndim != 2 or len(found) != len(captions) or not found.is_floating_point():
         raise GamlensError(
@@ -45,7 +48,10 @@ def embed(captions: tuple[str, ...], encode: TextEncoder | None, given: Any, nam
 
 
 def cosines(images: Tensor, texts: Tensor, place: str) -> Tensor:
-    """Image embeddings (B,D), captions (T,D) -> cosines (B,T), in the images' graph."""
+    """Embeddings of images (B,D) and captions (T,D) -> cosines (B,T), in the graph of the images.
+
+    `place` is the layer that gives the images' embeddings, for the error message.
+    """
     if images.shape[1] != texts.shape[1]:
         raise GamlensError(
             f"A caption's embedding has {texts.shape[1]} numbers and the image's, {place!r}, {images.shape[1]}: name "

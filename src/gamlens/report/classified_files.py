@@ -24,7 +24,7 @@ from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
 from gamlens.report.image_files import limited_page, result_folders
-from gamlens.streaming.stream import StreamResult, look_at
+from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
 FILES_SHOWN, FILE_SIDE = 200, 480
@@ -68,7 +68,6 @@ class FileExplainer:
 
     lens: Lens
     options: ClassifyOptions
-    top: int = 5
     explained: int = 0
 
     def load(self, items: Sequence[ImageFile]) -> tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]:
@@ -84,20 +83,18 @@ class FileExplainer:
     def work(self, loaded: tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
         """One row per file. Where no file was explained before, an error on all of them is raised."""
         files, strict = list(enumerate(loaded[0])), self.explained == 0
-        rows = [
-            _saved_row(result)
-            for result in look_at(files, loaded[1], self._trace, self._explain, strict=strict, top=self.top)
-        ]
+        results = explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict)
+        rows = [_saved_row(result) for result in results]
         self.explained += sum(not row["error"] for row in rows)
         return rows
 
-    def _trace(self, ready: ModelInput) -> Trace:
+    def _explain(self, ready: ModelInput) -> tuple[Trace, Explanation]:
         options = self.options
         target = [options.target] * len(ready.pictures) if options.target else None
-        return self.lens.trace(ready, target, n=options.n, method=options.method, score=options.score, keep_graph=False)
-
-    def _explain(self, trace: Trace) -> Explanation:
-        return trace.explain(self.options.method, self.options.n, self.options.fuse)
+        trace = self.lens.trace(
+            ready, target, n=options.n, method=options.method, score=options.score, keep_graph=False
+        )
+        return trace, trace.explain(options.method, options.n, options.fuse)
 
 
 def classify_files(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gamlens.errors import GamlensError
 from gamlens.explanation import file_stem
-from gamlens.inputs.images import EXTENSIONS
+from gamlens.inputs.images import IMAGE_EXTENSIONS
 from gamlens.render import Page, Section
 
 
@@ -25,8 +25,8 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
     for place in places:
         path = Path(place)
         if path.is_dir():
-            inside = (str(file) for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS)
-            nothing = f"The folder {place!r} holds no image ({', '.join(EXTENSIONS)})."
+            inside = (str(file) for file in path.rglob("*") if file.suffix.lower() in IMAGE_EXTENSIONS)
+            nothing = f"The folder {place!r} holds no image ({', '.join(IMAGE_EXTENSIONS)})."
         elif path.exists() or not glob.has_magic(place):
             found.append(place)
             continue

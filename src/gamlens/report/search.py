@@ -15,15 +15,15 @@ from PIL import Image
 from gamlens import methods, render, retrieval, scores
 from gamlens.errors import GamlensError, near
 from gamlens.explanation import Explanation, PairExplanation
-from gamlens.explanation.files import Staged
 from gamlens.figures.panels import frame_of, is_empty, scaled_frame
+from gamlens.files import StagedFiles
 from gamlens.fuse import FUSIONS
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.render import Grid, Page, Panel, ScaleKey, Section, thumbnail
 from gamlens.report.image_files import limited_page, result_folders
 from gamlens.retrieval import Gallery
-from gamlens.retrieval.select import choose
+from gamlens.retrieval.select import most_similar
 
 QUERIES_SHOWN, MATCH_SIDE, MATCHES_ACROSS = 50, 360, 5
 SEARCH_BATCH = 32
@@ -100,7 +100,7 @@ def remember(
         status(done, len(bad))
 
     status(0, 0)
-    images = retrieval.remember_readable(lens._eye(), list(files), told, batch_size=SEARCH_BATCH)
+    images = retrieval.remember_readable(lens, list(files), told, batch_size=SEARCH_BATCH)
     return SearchedImages(images, tuple(bad))
 
 
@@ -108,7 +108,7 @@ def recall(lens: Lens, path: str) -> SearchedImages:
     """A saved gallery that this lens made, without the images whose files are gone."""
     images = Gallery.load(path)
     try:
-        images.check(lens._eye().key())
+        images.check(lens)
     except GamlensError as error:
         raise GamlensError(f"{path}: {error}") from error
     gone = [number for number, picture in enumerate(images.pictures) if _file_size(picture) == -1]
@@ -140,7 +140,7 @@ def search(
             pair.save(str(folders[file]))
         grids = _grids(pair, options.score)
         place = folders[file] / MATCHES_PICTURE
-        with Staged() as staged:
+        with StagedFiles() as staged:
             staged.write(place, partial(_picture(grids).save, format="PNG"))
         left_out = tuple(str(images.pictures[at].path) for at in own)
         yield QueryMatches(file, _matches(pair), left_out, str(place), grids if number < QUERIES_SHOWN else ())
@@ -174,8 +174,8 @@ def _file_size(picture: Picture) -> int:
 
 def _choose(query: Gallery, images: Gallery, options: SearchOptions, own: Sequence[int]) -> list[tuple[int, int]]:
     """The best images for one query, without those that are the query itself."""
-    ends = (query.embeddings.cpu(), images.embeddings.cpu())
-    ranked = choose((1, len(images)), ends, options.score, options.top + len(own), None)[:, 1].tolist()
+    count = options.top + len(own)
+    ranked = most_similar(options.score, query.embeddings.cpu(), images.embeddings.cpu(), count)[:, 1].tolist()
     kept = [number for number in ranked if number not in own][: options.top]
     if not kept:
         raise GamlensError(

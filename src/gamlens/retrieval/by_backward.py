@@ -1,96 +1,94 @@
-"""Pairs whose gradients need the network: every image is run once, and gone through backwards once a pair."""
+"""Pairs whose gradients need the network: one forward per image, and one backward through its last part per pair."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gamlens.capture import batched_backward as turns
-from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
+from gamlens.capture.backward import batched_gradients
+from gamlens.explanation import PairExplanation
+from gamlens.fuse import at_least_float32
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
-from gamlens.maps import at_least_float32
-from gamlens.retrieval.collect import Ask, Sink
 from gamlens.retrieval.gallery import Gallery
-from gamlens.retrieval.remember import Eye, Glance, glances
-from gamlens.retrieval.select import check_lengths, choose, slopes, warn_same
-from gamlens.rows import Rows
+from gamlens.retrieval.pair_maps import PairMaps, PairOptions
+from gamlens.retrieval.remember import EmbeddedBatch, embed_batches
+from gamlens.retrieval.select import select_pairs
 
-Images = Gallery | list[Picture]
-Shown = dict[int, tuple[Picture, Frame]]
+if TYPE_CHECKING:
+    from gamlens.lens import Lens
 
 
 def explain(
-    eye: Eye,
-    x: Images,
-    y: Images,
-    ask: Ask,
+    lens: Lens,
+    x: Gallery | list[Picture],
+    y: Gallery | list[Picture],
+    options: PairOptions,
     *,
-    held: Sequence[Glance],
+    held: Sequence[EmbeddedBatch],
     top: int | None,
     pairs: Sequence[tuple[int, int]] | None,
 ) -> PairExplanation:
-    """The queries are held with their graphs while the gallery goes by, `batch` images at a time."""
-    own, others = (list(side.pictures) if isinstance(side, Gallery) else side for side in (x, y))
-    held = held or list(glances(eye, own, ask.depth, ask.batch))
-    ex = torch.cat([at_least_float32(glance.embeddings.detach()) for glance in held])
+    """Both maps of every chosen pair. The queries x are held with their graphs while the images y pass in batches.
+
+    `held` are the forwards of the queries where they are made already. `top` needs a Gallery as y.
+    """
+    queries, images = (list(side.pictures) if isinstance(side, Gallery) else side for side in (x, y))
+    size = options.batch_size
+    forwards = partial(embed_batches, lens, method=options.method, n=options.n, batch_size=size)
+    held = held or list(forwards(queries))
+    ex = torch.cat([at_least_float32(batch.embeddings.detach()) for batch in held])
     known = (ex, y.embeddings.to(ex.device)) if isinstance(y, Gallery) else None
-    chosen = choose((len(own), len(others)), known, ask.score, top, pairs)
-    ey, wanted = ex.new_zeros(len(others), ex.shape[1]), torch.unique(chosen[:, 1])
-    passing = glances(eye, [others[number] for number in wanted.tolist()], ask.depth, ask.batch)
-    sinks = (Sink(len(chosen), ask), Sink(len(chosen), ask))
-    shown: tuple[Shown, Shown] = ({}, {})
-    for numbers, glance in zip(torch.split(wanted, ask.batch), passing, strict=True):
-        ey[numbers.to(ey.device)] = at_least_float32(glance.embeddings.detach())
-        _backward(sinks[1], glance, numbers, chosen, 1, (ex, ey))
-        shown[1].update(_shown(glance, numbers))
-    for numbers, glance in zip(torch.split(torch.arange(len(own)), ask.batch), held, strict=True):
-        _backward(sinks[0], glance, numbers, chosen, 0, (ex, ey))
-        shown[0].update(_shown(glance, numbers))
-    warn_same(torch.cat(sinks[0].same)[torch.cat(sinks[0].places).argsort().to(ex.device)])
-    left, right = (
-        _explanation(sinks[side], chosen[:, side], items, shown[side]) for side, items in enumerate((own, others))
-    )
-    return PairExplanation(left, right, left.scores)
+    chosen = select_pairs((len(queries), len(images)), known, options.score, top, pairs)
+    maps = PairMaps(chosen, options, ex.device)
+    ey, wanted = ex.new_zeros(len(images), ex.shape[1]), torch.unique(chosen[:, 1])
+    passing = forwards([images[number] for number in wanted.tolist()])
+    seen: dict[int, tuple[Picture, Frame]] = {}
+    for numbers, batch in zip(torch.split(wanted, size), passing, strict=True):
+        ey[numbers.to(ey.device)] = at_least_float32(batch.embeddings.detach())
+        _backward(maps, 1, batch, numbers, (ex, ey))
+        seen.update(zip(numbers.tolist(), zip(batch.images.pictures, batch.images.frames, strict=True), strict=True))
+    for numbers, batch in zip(torch.split(torch.arange(len(queries)), size), held, strict=True):
+        _backward(maps, 0, batch, numbers, (ex, ey))
+    x_shown = [pair for batch in held for pair in zip(batch.images.pictures, batch.images.frames, strict=True)]
+    # An image in no pair was never run. It keeps its number; its frame, which no row refers to, is any other's.
+    unused = next(iter(seen.values()))[1]
+    y_shown = [seen.get(number, (picture, unused)) for number, picture in enumerate(images)]
+    return maps.explanation(x_shown, y_shown)
 
 
 def _backward(
-    sink: Sink, glance: Glance, numbers: Tensor, chosen: Tensor, side: int, embeddings: tuple[Tensor, Tensor]
+    maps: PairMaps, side: int, batch: EmbeddedBatch, numbers: Tensor, embeddings: tuple[Tensor, Tensor]
 ) -> None:
-    """Every chosen pair of the images `numbers`, which `glance` holds: as many at a time as make a batch."""
-    local = {number: place for place, number in enumerate(numbers.tolist())}
-    times = [0] * len(local)
-    rows: list[tuple[int, int, int]] = []
-    for pair, number in enumerate(chosen[:, side].tolist()):
-        if number in local:
-            rows.append((pair, local[number], times[local[number]]))
-            times[local[number]] += 1
-    step = max(1, sink.ask.batch // len(local))
-    for first in range(0, max(times), step):
-        part = torch.tensor([row for row in rows if first <= row[2] < first + step])
-        places, images, turn = part[:, 0], part[:, 1], part[:, 2] - first
-        ends = [e[chosen[places, number].to(e.device)] for number, e in enumerate(embeddings)]
-        check_lengths(sink.ask.score, (ends[0], ends[1]))
-        value, vectors, same = slopes(sink.ask.score, ends[0], ends[1])
-        sink.same.append(same)
-        v = vectors[side].new_zeros(int(turn.max()) + 1, len(local), vectors[side].shape[1])
-        at = (turn.to(v.device), images.to(v.device))
+    """Add the maps of one side of all chosen pairs whose image is in `batch`; `numbers` (B,) are its images, ascending.
+
+    An image is in several pairs: its k-th pair belongs to the k-th backward through the batch. As many backwards as
+    make up `batch_size` images run together.
+    """
+    images = len(numbers)
+    pairs = torch.isin(maps.chosen[:, side], numbers).nonzero()[:, 0]
+    image = torch.searchsorted(numbers, maps.chosen[pairs, side].contiguous())
+    turn = F.one_hot(image, images).cumsum(dim=0).gather(1, image[:, None])[:, 0] - 1
+    step = max(1, maps.options.batch_size // images)
+    for part in (turn // step == number for number in range(int(turn.max()) // step + 1 if len(turn) else 0)):
+        places, index, backward = pairs[part], image[part], turn[part] % step
+        ends = [e[maps.chosen[places, number].to(e.device)] for number, e in enumerate(embeddings)]
+        values, vectors = maps.score(places, ends[0], ends[1])
+        v = vectors[side].new_zeros(int(backward.max()) + 1, images, vectors[side].shape[1])
+        at = (backward.to(v.device), index.to(v.device))
         v[at] = vectors[side]
-        found = turns.gradients(glance.embeddings, v, glance.tail, keep_graph=True, most=sink.ask.batch)
-        gradients = {name: gradient[at] for name, gradient in found.items()}
-        none = torch.full((len(places),), NO_CLASS, device=v.device)
-        activations, index = glance.tail.activations(), tuple(images.tolist())
-        sink.put(places, Rows(activations, gradients, value, none, index, glance.size, sink.ask.about))
-
-
-def _shown(glance: Glance, numbers: Tensor) -> Shown:
-    return dict(zip(numbers.tolist(), zip(glance.pictures, glance.frames, strict=True), strict=True))
-
-
-def _explanation(sink: Sink, index: Tensor, items: Sequence[Picture], shown: Shown) -> Explanation:
-    """An image that is in no pair was not looked at: it keeps its place, in any frame."""
-    any_frame = next(iter(shown.values()))[1]
-    seen = [shown.get(number, (picture, any_frame)) for number, picture in enumerate(items)]
-    return sink.explanation(index, [picture for picture, _ in seen], [frame for _, frame in seen])
+        found = batched_gradients(batch.embeddings, v, batch.record, keep_graph=True, most=maps.options.batch_size)
+        maps.add(
+            side,
+            places,
+            activations=batch.record.activations(),
+            gradients={name: gradient[at] for name, gradient in found.items()},
+            values=values,
+            index=index.tolist(),
+            size=batch.size,
+        )

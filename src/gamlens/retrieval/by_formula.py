@@ -6,50 +6,54 @@ import torch
 from torch import Tensor
 
 from gamlens import methods
-from gamlens.explanation import NO_CLASS, PairExplanation
-from gamlens.maps import at_least_float32
-from gamlens.retrieval.collect import Ask, Sink
-from gamlens.retrieval.embedding_form import pull
+from gamlens.explanation import PairExplanation
+from gamlens.fuse import at_least_float32, without_grad_or_autocast
+from gamlens.retrieval.embedding_form import block_gradient
 from gamlens.retrieval.gallery import Gallery
-from gamlens.retrieval.select import check_lengths, slopes, warn_same
-from gamlens.rows import Rows, without_grad_or_autocast
+from gamlens.retrieval.pair_maps import PairMaps, PairOptions
 
 
-def explain(x: Gallery, y: Gallery, chosen: Tensor, ask: Ask, device: torch.device) -> PairExplanation:
-    """`batch` pairs at a time: ds/dh = c J'(ds/de) at every position (for the cosine, Eq. 5)."""
-    sinks, same = (Sink(len(chosen), ask), Sink(len(chosen), ask)), []
-    entry = methods.find(ask.method)
-    for places in torch.split(torch.arange(len(chosen)), ask.batch):
+def explain(x: Gallery, y: Gallery, chosen: Tensor, options: PairOptions, device: torch.device) -> PairExplanation:
+    """Both maps of the pairs `chosen` (P,2), `batch_size` pairs at a time on `device`.
+
+    ds/dh = c J' v is the same vector at every position, with v = ds/de by autograd on the embeddings alone: see
+    `embedding_form` for c and J' v. A method of kind "pair" (VDSN) reads both activations and no gradient.
+    """
+    maps = PairMaps(chosen, options, device)
+    entry = methods.find(options.method)
+    for places in torch.split(torch.arange(len(chosen)), options.batch_size):
         sides = [_part(side, numbers, device) for side, numbers in zip((x, y), chosen[places].T, strict=True)]
         e = [at_least_float32(side.embeddings)[at] for side, at in sides]
-        check_lengths(ask.score, (e[0], e[1]))
-        value, vectors, most = slopes(ask.score, e[0], e[1])
-        same.append(most)
-        given: tuple[Tensor | None, ...] = (None, None)
+        values, vectors = maps.score(places, e[0], e[1])
+        given: tuple[Tensor | None, Tensor | None] = (None, None)
         if entry.kind == "pair":
-            with without_grad_or_autocast(value):
+            with without_grad_or_autocast(values):
                 h = [at_least_float32(side.activations)[at] for side, at in sides]
                 given = (entry.fn(h[0], h[1]), entry.fn(h[1], h[0]))
-        for sink, (side, at), own, v, raw in zip(sinks, sides, e, vectors, given, strict=True):
-            sink.put(places, _rows(side, at, value, v, own, ask), given=raw)
-    warn_same(torch.cat(same))
-    left, right = (
-        sink.explanation(chosen[:, number], side.pictures, side.frames)
-        for number, (sink, side) in enumerate(zip(sinks, (x, y), strict=True))
-    )
-    return PairExplanation(left, right, left.scores)
+        for number, (side, at) in enumerate(sides):
+            block = side.about["block"]
+            maps.add(
+                number,
+                places,
+                activations={block: side.activations},
+                gradients={block: gradient_of(side, at, vectors[number])},
+                values=values,
+                index=at,
+                size=side.size,
+                given=given[number],
+            )
+    return maps.explanation(zip(x.pictures, x.frames, strict=True), zip(y.pictures, y.frames, strict=True))
+
+
+def gradient_of(side: Gallery, at: list[int], v: Tensor) -> Tensor:
+    """The gradients (R,C,h,w) of R scores by the block of images `at`, from those by their embeddings, v (R,D)."""
+    with without_grad_or_autocast(v):
+        e = at_least_float32(side.embeddings)[at]
+        gradient = at_least_float32(side.scales)[at][:, None] * block_gradient(side.law, v, e)
+    return gradient[:, :, None, None].expand(-1, -1, *side.activations.shape[2:])
 
 
 def _part(side: Gallery, numbers: Tensor, device: torch.device) -> tuple[Gallery, list[int]]:
-    """The images among `numbers`, each once, on the model's device; and which of them each number is."""
+    """The images among `numbers` (R,), each once, on `device`; and which of them each number is."""
     own, at = torch.unique(numbers, return_inverse=True)
     return side[own].to(device), at.tolist()
-
-
-def _rows(side: Gallery, at: list[int], value: Tensor, v: Tensor, e: Tensor, ask: Ask) -> Rows:
-    block = str(side.about["block"])
-    with without_grad_or_autocast(value):
-        g = at_least_float32(side.scales)[at][:, None] * pull(side.law, v, e)
-    gradient = g[:, :, None, None].expand(-1, -1, *side.activations.shape[2:])
-    none = torch.full((len(value),), NO_CLASS, device=value.device)
-    return Rows({block: side.activations}, {block: gradient}, value, none, tuple(at), side.size, ask.about)

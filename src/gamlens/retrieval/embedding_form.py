@@ -1,4 +1,18 @@
-"""How an embedding follows from the last block, where its gradient can be written down."""
+"""How an embedding is computed from the last block, for the forms whose gradient can be written down.
+
+Let h (C,u,v) be the last block, m = 1/(uv) sum_p h_p its average over positions, and J the Jacobian of the embedding e
+(D,) with respect to h. For a score s(e, e') the chain rule gives ds/dh = J' v with v = ds/de (J' is J transposed).
+
+linear: e = a m + b with a number a and a vector b, as with average pooling (a = 1) and sum pooling (a = uv). Every
+    position has the same weight in the average, so de/dh_p = a/(uv) I at every position p, and (J' v)_p = c v with
+    c = a/(uv).
+unit: e = m/|m|. The Jacobian of m/|m| with respect to m is (I - e e')/|m|, and dm/dh_p = I/(uv), so
+    (J' v)_p = c (v - <v,e> e) with c = 1/(uv |m|). The part of v along e changes only the length, which is fixed to 1.
+
+In both forms J' v is the same vector at every position: one vector (D,) per image and pair is the whole gradient, and a
+pair needs neither a forward nor a backward. For the cosine of linear embeddings, v is Eq. 5 of the GAM paper,
+v = f_y / (|f_x| |f_y|) - s f_x / |f_x|^2.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +20,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gamlens.capture import forward as capture
+from gamlens.capture import backward
 from gamlens.capture.forward import ForwardRecord
-from gamlens.maps import at_least_float32
-from gamlens.rows import without_grad_or_autocast
+from gamlens.fuse import at_least_float32, without_grad_or_autocast
 
-LINEAR, UNIT, OTHER = "linear", "unit", "other"
-LOOSEST = 0.02
+LINEAR_FORM, UNIT_FORM, OTHER_FORM = "linear", "unit", "other"
+FORM_TOLERANCE = 0.02
 
 
-def find_law(tail: ForwardRecord, embeddings: Tensor) -> tuple[str, Tensor]:
-    """The law of embeddings (B,D), by their gradient along one vector v an image, and the law's factors (B,).
+def find_form(record: ForwardRecord, embeddings: Tensor) -> tuple[str, Tensor]:
+    """The form of embeddings (B,D) and its factors c (B,), found by comparing one backward with both formulas.
 
-    linear: J'v = c v. unit: J'v = c (v - <v,e> e), |e| = 1. Both the same at every position of the block. v leans
-    towards e, where the two differ most, and is random otherwise, so that no other J passes but by chance.
+    The backward runs along one vector v per image. v leans towards e, where the two formulas differ most, and is random
+    otherwise, so that an embedding of any other form passes only by chance. "other" has factors of zero.
     """
     e = at_least_float32(embeddings.detach())
     noise = torch.randn(e.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(e)
     v = F.normalize(noise) + F.normalize(e)
     with without_grad_or_autocast(e), torch.inference_mode(False), torch.enable_grad():
         along = (at_least_float32(embeddings) * v).sum(dim=1)
-    (found,) = capture.gradients(along, [tail], keep_graph=True)
+    (found,) = backward.gradients(along, [record], keep_graph=True)
     name, gradient = list(found.items())[-1]
-    coarse = max(torch.finfo(t.dtype).eps for t in (tail.blocks[name], embeddings))
+    coarse = max(torch.finfo(t.dtype).eps for t in (record.blocks[name], embeddings))
     if gradient.shape[1] == e.shape[1]:
         with without_grad_or_autocast(e):
             g = at_least_float32(gradient)
             length = g.flatten(1).norm(dim=1).clamp(min=torch.finfo(g.dtype).tiny)
-            for law in (LINEAR, UNIT):
-                by_law = pull(law, v, e)
-                scale = (g.mean(dim=(2, 3)) * by_law).sum(dim=1) / by_law.square().sum(dim=1)
-                off = (g - (scale[:, None] * by_law)[:, :, None, None]).flatten(1).norm(dim=1) / length
-                if bool((off <= min(100 * coarse, LOOSEST)).all()):
-                    return law, scale
-    return OTHER, e.new_zeros(len(e))
+            for form in (LINEAR_FORM, UNIT_FORM):
+                expected = block_gradient(form, v, e)
+                scale = (g.mean(dim=(2, 3)) * expected).sum(dim=1) / expected.square().sum(dim=1)
+                off = (g - (scale[:, None] * expected)[:, :, None, None]).flatten(1).norm(dim=1) / length
+                if bool((off <= min(100 * coarse, FORM_TOLERANCE)).all()):
+                    return form, scale
+    return OTHER_FORM, e.new_zeros(len(e))
 
 
-def pull(law: str, v: Tensor, e: Tensor) -> Tensor:
-    """J'v at every position, up to the law's factor: (P,D), (P,D) -> (P,D)."""
-    return v - (v * e).sum(dim=1, keepdim=True) * e if law == UNIT else v
+def block_gradient(form: str, v: Tensor, e: Tensor) -> Tensor:
+    """J' v at every position, without the factor c: gradients v (P,D) and embeddings e (P,D) -> (P,D)."""
+    return v - (v * e).sum(dim=1, keepdim=True) * e if form == UNIT_FORM else v

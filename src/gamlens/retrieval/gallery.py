@@ -1,25 +1,36 @@
-"""Images as one model saw them, remembered."""
+"""Gallery: the last activations and embeddings of many images, as one model computed them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from gamlens.capture.guard import unwrap
 from gamlens.errors import GamlensError
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
+from gamlens.retrieval.embedding_form import OTHER_FORM
+
+if TYPE_CHECKING:
+    from gamlens.lens import Lens
+
+TENSORS = ("activations", "embeddings", "scales")
+FINGERPRINT_VALUES = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """N images as one model sees them: activations of the last block (N,C,h,w) and embeddings (N,D), by file name.
+    """N images as one model sees them: activations of the last block (N,C,h,w) and embeddings (N,D).
 
-    `law` says how the embedding follows from the block, found by its gradients: "linear", a constant times the
-    average; "unit", the average brought to length 1; "other". `scales` (N,) are that law's factors, d embedding / d
-    position. `about` names model, weights, block, embedding, precision and a fingerprint of the weights.
+    `law` says how the embedding is computed from the block, found by its gradients: "linear", a constant times the
+    average; "unit", the average brought to length 1; "other". `scales` (N,) are the factors c of that form, see
+    `embedding_form`. `about` names model, weights, block, embedding, precision and a fingerprint of the weights.
     """
 
     activations: Tensor
@@ -39,36 +50,26 @@ class Gallery:
         return f"<Gallery of {len(self)} by {self.about.get('model', '?')}, {self.law}: {size:.1f} MiB>"
 
     def __getitem__(self, rows: int | slice | Sequence[int] | Tensor) -> Gallery:
-        """Some of the images; one number keeps its row dimension."""
+        """Some of the images; a single number keeps its row dimension."""
         every = torch.arange(len(self))
         try:
             keep = every[rows if isinstance(rows, int | slice) else torch.as_tensor(rows).cpu()].reshape(-1)
         except IndexError as error:
             raise IndexError(f"image {rows} of {len(self)}") from error
         at = keep.to(self.embeddings.device)
-        return replace(
-            self,
-            activations=self.activations[at],
-            embeddings=self.embeddings[at],
-            scales=self.scales[at],
-            pictures=tuple(self.pictures[number] for number in keep.tolist()),
-            frames=tuple(self.frames[number] for number in keep.tolist()),
-        )
+        pictures = tuple(self.pictures[number] for number in keep.tolist())
+        frames = tuple(self.frames[number] for number in keep.tolist())
+        return replace(self, **self._changed(lambda tensor: tensor[at]), pictures=pictures, frames=frames)
 
     @property
     def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.activations, self.embeddings, self.scales))
+        return sum(getattr(self, name).nbytes for name in TENSORS)
 
     def to(self, device: str | torch.device) -> Gallery:
         """The same with its tensors on another device; images given as tensors come along to the CPU."""
-        home = torch.device(device).type == "cpu"
-        return replace(
-            self,
-            pictures=tuple(picture.cpu() for picture in self.pictures) if home else self.pictures,
-            activations=self.activations.to(device),
-            embeddings=self.embeddings.to(device),
-            scales=self.scales.to(device),
-        )
+        to_cpu = torch.device(device).type == "cpu"
+        pictures = tuple(picture.cpu() for picture in self.pictures) if to_cpu else self.pictures
+        return replace(self, **self._changed(lambda tensor: tensor.to(device)), pictures=pictures)
 
     def save(self, path: str) -> str:
         """Write one .npz file, without pickle: images that lie in files are named, others are kept in it."""
@@ -83,13 +84,50 @@ class Gallery:
 
         return load(path)
 
-    def check(self, key: Mapping[str, str]) -> None:
-        """An error where these images were seen by another model, other weights, another block or precision."""
+    def check(self, lens: Lens) -> None:
+        """Raise an error if another model, other weights, another block or precision made this gallery."""
+        asked_of = lens_identity(lens)
         for name in ("model", "block", "embedding", "precision", "fingerprint"):
-            own, asked = self.about.get(name), key.get(name)
+            own, asked = self.about.get(name), asked_of.get(name)
             if own is not None and asked is not None and own != asked:
                 raise GamlensError(
                     f"This gallery was made with {name} {own!r}, and this lens has {asked!r}"
                     + (": its weights are others, or have changed since" if name == "fingerprint" else "")
                     + ". Remember the images again with this lens."
                 )
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        return {name: change(getattr(self, name)) for name in TENSORS}
+
+
+def join_galleries(parts: Sequence[Gallery]) -> Gallery:
+    """One gallery of all images in order. Its form is "other" where the parts do not agree about it."""
+    if not parts:
+        raise GamlensError("There is no image to remember.")
+    if len(sizes := {part.size for part in parts}) > 1:
+        raise GamlensError(f"The images of a gallery must come out at one size; found {sorted(sizes)}.")
+    tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in TENSORS}
+    return replace(
+        parts[0],
+        **tensors,
+        law=parts[0].law if len({part.law for part in parts}) == 1 else OTHER_FORM,
+        pictures=tuple(picture for part in parts for picture in part.pictures),
+        frames=tuple(frame for part in parts for frame in part.frames),
+    )
+
+
+def lens_identity(lens: Lens) -> dict[str, str]:
+    """What a gallery records of the lens that made it; block and embedding only once the lens knows them."""
+    identity = {"model": lens.name, "weights": lens.weights, "precision": lens.precision}
+    identity["fingerprint"] = fingerprint(unwrap(lens.model))
+    return {**identity, "block": lens.blocks[-1], "embedding": lens.embedding} if lens.knows_blocks else identity
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of up to 64 values of every parameter and buffer, spread over it, and of their types and shapes."""
+    tensors = [t.detach() for t in chain(model.parameters(), model.buffers()) if t.is_floating_point() and t.numel()]
+    picked = [t.reshape(-1)[:: max(1, t.numel() // FINGERPRINT_VALUES)][:FINGERPRINT_VALUES].double() for t in tensors]
+    digest = hashlib.sha256(",".join(f"{t.dtype}{tuple(t.shape)}" for t in tensors).encode())
+    if picked:
+        digest.update(torch.cat(picked).cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -14,13 +14,12 @@ from PIL import Image
 from torch import Tensor
 
 from gamlens.errors import GamlensError
-from gamlens.explanation.files import Staged
+from gamlens.files import StagedFiles
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.transform import Frame
-from gamlens.retrieval.gallery import Gallery
+from gamlens.retrieval.gallery import TENSORS, Gallery
 
-FORMAT = 1
-TENSORS = ("activations", "embeddings", "scales")
+GALLERY_FORMAT = 1
 
 
 def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
@@ -32,7 +31,7 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
         place = {"original": frame.original, "size": frame.size, "window": frame.window}
         images.append({"name": picture.name, **_keep(arrays, number, picture), **place})
     record = {
-        "format": FORMAT,
+        "format": GALLERY_FORMAT,
         "law": gallery.law,
         "size": gallery.size,
         "kinds": kinds,
@@ -40,7 +39,7 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
         "images": images,
     }
     arrays["record"] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
-    with Staged() as staged:
+    with StagedFiles() as staged:
         staged.write(Path(path), lambda out: np.savez(out, **arrays))
     return str(path)
 
@@ -51,29 +50,23 @@ def load(path: str | os.PathLike[str]) -> Gallery:
         with np.load(path, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         record = json.loads(found["record"].tobytes())
-        form = record["format"]
+        if record["format"] == GALLERY_FORMAT:
+            return _restore(record, found)
     except FileNotFoundError as error:
         raise GamlensError(f"There is no gallery {str(path)!r}: Gallery.save writes one.") from error
     except Exception as error:
         raise GamlensError(f"Cannot read {str(path)!r} as a gallery: {type(error).__name__}: {error}") from error
-    if form != FORMAT:
-        raise GamlensError(f"{str(path)!r} is written in format {form}; this version reads {FORMAT}.")
-    try:
-        return _restore(record, found)
-    except Exception as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as a gallery: {type(error).__name__}: {error}") from error
+    raise GamlensError(f"{str(path)!r} is written in format {record['format']}; this version reads {GALLERY_FORMAT}.")
 
 
 def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
-    tensors = {name: _take(found[name], record["kinds"][name]) for name in TENSORS}
+    tensors: dict[str, Any] = {name: _take(found[name], record["kinds"][name]) for name in TENSORS}
     images = record["images"]
     if any(len(tensor) != len(images) for tensor in tensors.values()):
         raise ValueError(f"{len(images)} images and {[len(tensor) for tensor in tensors.values()]} rows")
     return Gallery(
-        activations=tensors["activations"],
-        embeddings=tensors["embeddings"],
+        **tensors,
         law=record["law"],
-        scales=tensors["scales"],
         size=_two(record["size"]),
         pictures=tuple(_picture(item, found) for item in images),
         frames=tuple(Frame(_two(item["original"]), _two(item["size"]), tuple(item["window"])) for item in images),

@@ -1,151 +1,114 @@
-"""One forward of every image: remembered, or held with its graph for the backwards to come."""
+"""One forward per image: its last activation and embedding are remembered, or its graph is held for backwards."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial, wraps
-from itertools import chain
-from typing import Any, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gamlens.capture.forward import ForwardRecord
-from gamlens.errors import GamlensError
-from gamlens.inputs.batch import ModelInput
+from gamlens.capture.forward import ForwardRecord, last_layers
+from gamlens.errors import GamlensError, attempt
+from gamlens.inputs.batch import ModelInput, join
 from gamlens.inputs.images import Picture, pictures
-from gamlens.inputs.transform import Frame
-from gamlens.methods import Method
-from gamlens.retrieval.embedding_form import OTHER, find_law
-from gamlens.retrieval.gallery import Gallery
-from gamlens.rows import Provenance
-from gamlens.streaming.prefetch import ahead, grouped
+from gamlens.retrieval.embedding_form import find_form
+from gamlens.retrieval.gallery import Gallery, join_galleries, lens_identity
+from gamlens.streaming.prefetch import grouped, prefetch
 
-SAMPLED = 64
-Depth = int | Method
-P = ParamSpec("P")
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from gamlens.lens import Lens
 
 
 @dataclass(frozen=True, eq=False)
-class Glance:
-    """One forward of B images: its tail, and the embeddings (B,D) in its graph."""
+class EmbeddedBatch:
+    """One forward of B images: its record, the embeddings (B,D) in the record's graph, and the prepared images.
 
-    tail: ForwardRecord
+    `images` keeps pictures and frames only; its batches are empty, so that they take no memory. `size` is (H,W).
+    """
+
+    record: ForwardRecord
     embeddings: Tensor
     size: tuple[int, int]
-    pictures: Sequence[Picture]
-    frames: tuple[Frame, ...]
+    images: ModelInput
 
 
-@dataclass(frozen=True, eq=False)
-class Eye:
-    """What a lens lends for looking at many images: decoding, one forward, and what it is."""
-
-    load: Callable[[list[Picture]], ModelInput]
-    look: Callable[[ModelInput, Depth], Glance]
-    key: Callable[[], dict[str, str]]
-    origin: Callable[[], Provenance]
-    device: torch.device
-
-
-def plainly(fn: Callable[P, T]) -> Callable[P, T]:
-    """The function without a graph, making tensors that can be used in one, whatever surrounds the call."""
-
-    @wraps(fn)
-    def inner(*args: P.args, **options: P.kwargs) -> T:
-        with torch.inference_mode(False), torch.no_grad():
-            return fn(*args, **options)
-
-    return inner
+def embed_batches(
+    lens: Lens,
+    images: Iterable[Picture],
+    *,
+    method: str = "gam",
+    n: int = 1,
+    batch_size: int,
+    workers: int | None = None,
+) -> Iterator[EmbeddedBatch]:
+    """One forward per batch that keeps what `method` reads, while `workers` threads decode the next batches."""
+    for _, ready in prefetch(lens.prepare, grouped(images, batch_size), workers=workers):
+        yield _embed(lens, ready, method=method, n=n)
 
 
-def glances(
-    eye: Eye, images: Iterable[Picture], depth: Depth, batch: int, workers: int | None = None
-) -> Iterator[Glance]:
-    """One forward a batch, while the next ones are decoded."""
-    for _, ready in ahead(eye.load, grouped(images, batch), threads=workers):
-        yield eye.look(ready, depth)
+def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gallery:
+    """The last activations and embeddings of these batches on `device`; `about` names the block only."""
+    parts = []
+    for batch in batches:
+        form, scales = find_form(batch.record, batch.embeddings)
+        block, activations = list(batch.record.activations().items())[-1]
+        part = Gallery(
+            activations=activations,
+            embeddings=batch.embeddings.detach(),
+            law=form,
+            scales=scales,
+            size=batch.size,
+            pictures=batch.images.pictures,
+            frames=batch.images.frames,
+            about={"block": block},
+        )
+        parts.append(part.to(device))
+    return join_galleries(parts)
 
 
-@plainly
+@torch.inference_mode(False)
+@torch.no_grad()
 def remember(
-    eye: Eye, images: Any, *, batch_size: int, workers: int | None = None, device: str | torch.device | None = None
+    lens: Lens, images: Any, *, batch_size: int, workers: int | None = None, device: str | torch.device | None = None
 ) -> Gallery:
-    """Last activations and embeddings of every image, on `device` (the model's by default)."""
+    """A Gallery of all images, with tensors on `device` (the model's by default). A bad image is an error."""
     if batch_size < 1:
         raise GamlensError(f"batch_size={batch_size}: give at least 1.")
-    place = eye.device if device is None else torch.device(device)
-    parts = [_part(glance).to(place) for glance in glances(eye, pictures(images), 1, batch_size, workers)]
-    return replace(_joined(parts), about=eye.key())
+    batches = embed_batches(lens, pictures(images), batch_size=batch_size, workers=workers)
+    return replace(gather(batches, lens.device if device is None else device), about=lens_identity(lens))
 
 
-@plainly
+@torch.inference_mode(False)
+@torch.no_grad()
 def remember_readable(
-    eye: Eye, images: Any, told: Callable[[Picture, GamlensError | None], None], *, batch_size: int
+    lens: Lens, images: Any, told: Callable[[Picture, GamlensError | None], None], *, batch_size: int
 ) -> Gallery:
-    """The same on the CPU, without the images that cannot be read; `told` hears of every image, and of its error."""
-    parts = []
-    for group, (ready, bad) in ahead(partial(_readable, eye), grouped(pictures(images), batch_size)):
-        if ready is not None:
-            parts.append(_part(eye.look(ready, 1)).to("cpu"))
-        for picture in group:
-            told(picture, bad.get(picture))
-    return replace(_joined(parts), about=eye.key())
+    """A Gallery on the CPU of the images that can be read. `told` is called for every image, with its error if any."""
+
+    def batches() -> Iterator[EmbeddedBatch]:
+        for group, (ready, errors) in prefetch(partial(_read, lens), grouped(pictures(images), batch_size)):
+            if ready is not None:
+                yield _embed(lens, ready)
+            for picture, error in zip(group, errors, strict=True):
+                told(picture, error)
+
+    return replace(gather(batches(), "cpu"), about=lens_identity(lens))
 
 
-def _readable(eye: Eye, group: list[Picture]) -> tuple[ModelInput | None, dict[Picture, GamlensError]]:
-    """The images of a group that can be read, and what is wrong with the others."""
-    bad: dict[Picture, GamlensError] = {}
-    try:
-        return eye.load(group), bad
-    except GamlensError:
-        for picture in group:
-            try:
-                eye.load([picture])
-            except GamlensError as error:
-                bad[picture] = error
-        if not bad:
-            raise
-    good = [picture for picture in group if picture not in bad]
-    return (eye.load(good) if good else None), bad
+def _embed(lens: Lens, ready: ModelInput, *, method: str = "gam", n: int = 1) -> EmbeddedBatch:
+    record = lens.forward(ready, n=n, method=method, embedding=True)
+    if not record.blocks:
+        last_layers(lens.blocks, n)  # n=0 keeps no block: an error that says how many there are
+    assert record.embedding is not None
+    height, width = ready.batches[0].shape[2:]
+    return EmbeddedBatch(record, record.embedding, (height, width), replace(ready, batches=()))
 
 
-def gathered(eye: Eye, held: Sequence[Glance]) -> Gallery:
-    """What is held, as a gallery."""
-    return replace(_joined([_part(glance) for glance in held]), about=eye.key())
-
-
-def _part(glance: Glance) -> Gallery:
-    law, scales = find_law(glance.tail, glance.embeddings)
-    block = list(glance.tail.activations().values())[-1]
-    return Gallery(block, glance.embeddings.detach(), law, scales, glance.size, glance.pictures, glance.frames)
-
-
-def _joined(parts: Sequence[Gallery]) -> Gallery:
-    if not parts:
-        raise GamlensError("There is no image to remember.")
-    if len(sizes := {part.size for part in parts}) > 1:
-        raise GamlensError(f"The images of a gallery must come out at one size; found {sorted(sizes)}.")
-    laws = {part.law for part in parts}
-    return replace(
-        parts[0],
-        activations=torch.cat([part.activations for part in parts]),
-        embeddings=torch.cat([part.embeddings for part in parts]),
-        law=laws.pop() if len(laws) == 1 else OTHER,
-        scales=torch.cat([part.scales for part in parts]),
-        pictures=tuple(picture for part in parts for picture in part.pictures),
-        frames=tuple(frame for part in parts for frame in part.frames),
-    )
-
-
-def fingerprint(model: nn.Module) -> str:
-    """A hash of up to 64 numbers of every parameter and buffer, spread over it, and of their types."""
-    tensors = [t.detach() for t in chain(model.parameters(), model.buffers()) if t.is_floating_point() and t.numel()]
-    picked = [t.reshape(-1)[:: max(1, t.numel() // SAMPLED)][:SAMPLED].double() for t in tensors]
-    digest = hashlib.sha256(",".join(f"{t.dtype}{tuple(t.shape)}" for t in tensors).encode())
-    if picked:
-        digest.update(torch.cat(picked).cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
+def _read(lens: Lens, group: list[Picture]) -> tuple[ModelInput | None, list[GamlensError | None]]:
+    """The readable images of a group in one batch, and the error of each image or None."""
+    loaded = [attempt(lens.prepare, picture) for picture in group]
+    good = [ready for ready in loaded if isinstance(ready, ModelInput)]
+    return join(good) if good else None, [one if isinstance(one, GamlensError) else None for one in loaded]

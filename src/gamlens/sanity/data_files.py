@@ -11,19 +11,18 @@ import numpy as np
 from PIL import Image
 
 from gamlens import render
-from gamlens.errors import GamlensError
-from gamlens.evaluation.typeset import comma_separated, markdown
+from gamlens.evaluation.table_files import TextTable, comma_separated, markdown, write_files
 from gamlens.metrics import SIMILARITIES
-from gamlens.sanity.data_randomisation import MEAN, STD, Trial, passes, summary
-from gamlens.sanity.maps import title
-from gamlens.sanity.parameter_files import Cells
+from gamlens.sanity.compared_maps import title
+from gamlens.sanity.data_randomisation import DIGIT_MEAN, DIGIT_STD, Trial, passes, summary
+from gamlens.sanity.parameter_files import in_words
 
 NETWORKS = ("true", "true, another seed", "random")
 SHORT = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}
-PIXELS = 168
+DIGIT_SIDE = 168
 
 
-def accuracy_table(trials: Sequence[Trial]) -> Cells:
+def accuracy_table(trials: Sequence[Trial]) -> TextTable:
     """Training accuracy of each network, with its epochs, and what it gets right among the unseen digits."""
     header = ("seed", *(f"{name} labels" for name in NETWORKS))
     lines = [
@@ -34,8 +33,8 @@ def accuracy_table(trials: Sequence[Trial]) -> Cells:
     return header, lines
 
 
-def similarity_table(trials: Sequence[Trial]) -> Cells:
-    """One line a method and seed: similarity to the random-label network's maps / to the second true-label one's."""
+def similarity_table(trials: Sequence[Trial]) -> TextTable:
+    """One line per method and seed: similarity to the random-label network's maps / to the second true-label one's."""
     lines = []
     for method in trials[0].maps["true"]:
         for trial in trials:
@@ -45,12 +44,12 @@ def similarity_table(trials: Sequence[Trial]) -> Cells:
                 f"{line.difference.high:+.3f}; other digits {line.others:.3f})"
                 for line in mine
             )
-            lines.append((title(method), str(trial.seed), *cells, _verdict(mine)))
+            lines.append((title(method), str(trial.seed), *cells, in_words(mine)))
     return ("method", "seed", *(entry.title for entry in SIMILARITIES.values()), "verdict"), lines
 
 
-def brief_table(trials: Sequence[Trial]) -> Cells:
-    """One line a method for the terminal: means over seeds, to the random / to the true network."""
+def brief_table(trials: Sequence[Trial]) -> TextTable:
+    """One line per method for the terminal: means over seeds, to the random / to the true network."""
     lines = []
     for method in trials[0].maps["true"]:
         cells = []
@@ -65,16 +64,20 @@ def brief_table(trials: Sequence[Trial]) -> Cells:
 
 
 def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
-    """The first digits with each network's map, a line a method and network."""
+    """The first digits with each network's map, one line per method and network."""
     names = list(trial.maps["true"])
-    rows = [tuple(render.Panel(_large(trial.digits[i, 0].numpy() * STD + MEAN, "gray")) for i in range(digits))]
+    rows = [
+        tuple(render.Panel(_large(trial.digits[i, 0].numpy() * DIGIT_STD + DIGIT_MEAN, "gray")) for i in range(digits))
+    ]
     labels = ["digit"]
     for method in names:
         for network in NETWORKS:
             maps = trial.maps[network][method]
             rows.append(tuple(render.Panel(_large(maps[i].numpy(), "ember")) for i in range(digits)))
             labels.append(f"{title(method)}: {SHORT[network]}")
-    return render.draw(render.Grid(tuple(rows), labels=tuple(labels), title=f"LeNet-5, seed {trial.seed}"), cell=PIXELS)
+    return render.draw(
+        render.Grid(tuple(rows), labels=tuple(labels), title=f"LeNet-5, seed {trial.seed}"), cell=DIGIT_SIDE
+    )
 
 
 def write(trials: Sequence[Trial], folder: Path, about: Mapping[str, Any]) -> list[Path]:
@@ -83,21 +86,9 @@ def write(trials: Sequence[Trial], folder: Path, about: Mapping[str, Any]) -> li
     texts = {name: comma_separated(*table) for name, table in tables.items()}
     texts["table.md"] = "\n".join(markdown(*table) for table in tables.values())
     texts["sanity.json"] = json.dumps(summary(trials, about), indent=2)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        sheet(trials[0]).save(folder / "maps.png")
-    except OSError as error:
-        raise GamlensError(f"Cannot write to {str(folder)!r}: {error.strerror or error}.") from error
-    return [*(folder / name for name in texts), folder / "maps.png"]
-
-
-def _verdict(lines: Sequence[Any]) -> str:
-    failed = [SIMILARITIES[line.measure].title for line in lines if not line.passes]
-    return f"fails: {', '.join(failed)}" if failed else "passes"
+    return write_files(folder, texts, {"maps.png": sheet(trials[0])})
 
 
 def _large(values: np.ndarray[Any, Any], cmap: str) -> Image.Image:
     picture = Image.fromarray(render.colorize(values.clip(0, 1), cmap=cmap))
-    return picture.resize((PIXELS, PIXELS), Image.Resampling.NEAREST)
+    return picture.resize((DIGIT_SIDE, DIGIT_SIDE), Image.Resampling.NEAREST)

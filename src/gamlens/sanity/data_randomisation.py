@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gamlens import methods
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.errors import GamlensError, GamlensWarning, warn
 from gamlens.lens import Lens
 from gamlens.metrics import SIMILARITIES, Difference, Interval, bootstrap, paired
 from gamlens.models.zoo.lenet5 import LeNet5
-from gamlens.sanity.maps import EDGES, edges
-from gamlens.sanity.parameters import compare, describe, others
+from gamlens.sanity.compared_maps import EDGES, MethodMaps, compare, describe, edges, others
 
-TRAIN, SHOWN = 2000, 200
-ENOUGH, MOST_EPOCHS, BATCH, RATE = 0.97, 400, 50, 2e-3
-MEAN, STD = 0.1307, 0.3081
+TRAINED, EXPLAINED = 2000, 200
+ENOUGH, MOST_EPOCHS, TRAIN_BATCH, RATE = 0.97, 400, 50, 2e-3
+DIGIT_MEAN, DIGIT_STD = 0.1307, 0.3081
 Digits = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
@@ -44,7 +43,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Line:
+class LabelComparison:
     """One seed, method and measure: how alike maps are to a random-label network's, to a second true one's, to those
     of other digits, and the paired difference of the first two.
     """
@@ -70,27 +69,27 @@ class Trial:
     accuracy: Mapping[str, float]
     unseen: Mapping[str, float]
     epochs: Mapping[str, int]
-    lines: tuple[Line, ...]
+    lines: tuple[LabelComparison, ...]
     maps: Mapping[str, Mapping[str, Tensor]]
     digits: Tensor
 
 
-def split(digits: Digits, *, seed: int = 0, train: int = TRAIN, shown: int = SHOWN) -> Split:
+def split(digits: Digits, *, seed: int = 0, train: int = TRAINED, shown: int = EXPLAINED) -> Split:
     """A seeded draw of digits to train on, and others to explain."""
     pixels, labels = digits
     if len(pixels) < train + shown or pixels.shape[1:] != (28, 28):
         raise GamlensError(f"{train + shown} digits of 28 x 28 are needed, found {pixels.shape}.")
     order = np.random.default_rng(seed).permutation(len(pixels))[: train + shown]
-    images = (torch.from_numpy(pixels[order]).float()[:, None] / 255 - MEAN) / STD
+    images = (torch.from_numpy(pixels[order]).float()[:, None] / 255 - DIGIT_MEAN) / DIGIT_STD
     names = torch.from_numpy(labels[order])
     return Split(images[:train], names[:train], images[train:], names[train:])
 
 
 def trials(
-    digits: Digits, names: Sequence[str], *, seeds: int = 3, n: int = 2, train: int = TRAIN, shown: int = SHOWN,
+    digits: Digits, names: Sequence[str], *, seeds: int = 3, n: int = 2, train: int = TRAINED, shown: int = EXPLAINED,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Trial]:  # fmt: skip
-    """Train three networks a seed and compare their maps."""
+    """Train three networks per seed and compare their maps."""
     if seeds < 1:
         raise GamlensError(f"At least one seed is needed, found {seeds}.")
     for name in names:
@@ -115,7 +114,7 @@ def fit(images: Tensor, labels: Tensor, *, seed: int) -> tuple[LeNet5, float, in
         accuracy, epoch = 0.0, 0
         while accuracy < ENOUGH and epoch < MOST_EPOCHS:
             epoch += 1
-            for rows in torch.randperm(len(images)).split(BATCH):  # type: ignore[no-untyped-call]
+            for rows in torch.randperm(len(images)).split(TRAIN_BATCH):  # type: ignore[no-untyped-call]
                 steps.zero_grad()
                 F.cross_entropy(net(images[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
                 steps.step()
@@ -131,7 +130,7 @@ def accuracy_of(net: LeNet5, images: Tensor, labels: Tensor) -> float:
 def _trial(data: Split, names: Sequence[str], seed: int, n: int, tell: Callable[[str], None]) -> Trial:
     shuffled = data.labels[torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(seed))]
     plan = {"true": (data.labels, seed), "true, another seed": (data.labels, seed + 1000), "random": (shuffled, seed)}
-    maps: dict[str, dict[str, Tensor]] = {}
+    maps: dict[str, MethodMaps] = {}
     accuracy, unseen, epochs = {}, {}, {}
     for name, (labels, start) in plan.items():
         tell(f"seed {seed}: {name} labels")
@@ -139,14 +138,14 @@ def _trial(data: Split, names: Sequence[str], seed: int, n: int, tell: Callable[
         unseen[name] = accuracy_of(net, data.shown, data.shown_labels)
         maps[name] = _maps(net, data, names, n)
     if (least := min(accuracy.values())) <= 0.95:
-        warnings.warn(
+        warn(
             f"Seed {seed}: a network knows {100 * least:.1f} % of its labels after {MOST_EPOCHS} epochs; over 95 % are "
-            "wanted.", GamlensWarning, stacklevel=3,
-        )  # fmt: skip
+            "wanted."
+        )
     return Trial(seed, accuracy, unseen, epochs, _lines(maps, seed), maps, data.shown)
 
 
-def _maps(net: LeNet5, data: Split, names: Sequence[str], n: int) -> dict[str, Tensor]:
+def _maps(net: LeNet5, data: Split, names: Sequence[str], n: int) -> MethodMaps:
     lens = Lens("lenet5", weights=net.state_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GamlensWarning)
@@ -154,7 +153,7 @@ def _maps(net: LeNet5, data: Split, names: Sequence[str], n: int) -> dict[str, T
     return found | {EDGES: edges(data.shown)}
 
 
-def _lines(maps: Mapping[str, Mapping[str, Tensor]], seed: int) -> tuple[Line, ...]:
+def _lines(maps: Mapping[str, Mapping[str, Tensor]], seed: int) -> tuple[LabelComparison, ...]:
     features = {name: describe(own) for name, own in maps.items()}
     random = compare(features["true"], features["random"])
     true = compare(features["true"], features["true, another seed"])
@@ -164,7 +163,8 @@ def _lines(maps: Mapping[str, Mapping[str, Tensor]], seed: int) -> tuple[Line, .
         for measure in SIMILARITIES:
             a, b = random[method][measure], true[method][measure]
             level = float(apart[method][measure].mean())
-            found.append(Line(seed, method, measure, bootstrap(a), bootstrap(b), level, paired(a, b, better="down")))
+            difference = paired(a, b, better="down")
+            found.append(LabelComparison(seed, method, measure, bootstrap(a), bootstrap(b), level, difference))
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""What a sanity check leaves on disk: tables, curves, a strip of pictures an image."""
+"""What a sanity check leaves on disk: tables, curves, one strip of pictures per image."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from typing import Any
 from PIL import Image
 
 from gamlens import render
-from gamlens.errors import GamlensError
-from gamlens.evaluation.typeset import comma_separated, markdown
+from gamlens.evaluation.table_files import (
+    TextTable,
+    comma_separated,
+    markdown,
+    with_legend,
+    write_files,
+)
 from gamlens.explanation import file_stem
 from gamlens.metrics import SIMILARITIES
-from gamlens.sanity.maps import title
-from gamlens.sanity.parameters import Outcome, summary
+from gamlens.sanity.compared_maps import title
+from gamlens.sanity.data_randomisation import LabelComparison
+from gamlens.sanity.parameter_randomisation import Outcome, Verdict, summary
 from gamlens.sanity.randomise import MODES
 
-Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
-THUMB = 224
+IMAGE_SIDE = 224
 
 
 def short(name: str) -> str:
@@ -32,8 +37,8 @@ def short(name: str) -> str:
     return ".".join([*before[-1:], last]) if last.isdigit() else last
 
 
-def brief_table(outcome: Outcome) -> Cells:
-    """One line a method for the terminal: what is left of the similarity, and the level it must not exceed."""
+def brief_table(outcome: Outcome) -> TextTable:
+    """One line per method for the terminal: what is left of the similarity, and the level it must not exceed."""
     lines = []
     for method in outcome.methods:
         mine = [verdict for verdict in outcome.verdicts if verdict.method == method]
@@ -42,28 +47,26 @@ def brief_table(outcome: Outcome) -> Cells:
     return ("method", *(entry.title for entry in SIMILARITIES.values()), "verdict"), lines
 
 
-def verdict_table(outcome: Outcome) -> Cells:
-    """One line a method: what is left in each measure, with its interval, beside other images' mean and 95 %."""
+def verdict_table(outcome: Outcome) -> TextTable:
+    """One line per method: what is left in each measure, with its interval, beside other images' mean and 95 %."""
     header = ["method"]
     for entry in SIMILARITIES.values():
         header += [entry.title, "other images: mean / 95 %"]
     lines = []
     for method in outcome.methods:
-        line = [title(method)]
-        failed = []
-        for verdict in (v for v in outcome.verdicts if v.method == method):
+        line, mine = [title(method)], [verdict for verdict in outcome.verdicts if verdict.method == method]
+        for verdict in mine:
             left = verdict.left
             line += [
                 f"{left.mean:.2f} [{left.low:.2f}, {left.high:.2f}]",
                 f"{verdict.others:.2f} / {verdict.level:.2f}",
             ]
-            failed += [] if verdict.passes else [SIMILARITIES[verdict.measure].title]
-        lines.append((*line, f"fails: {', '.join(failed)}" if failed else "passes"))
+        lines.append((*line, in_words(mine)))
     return (*header, "verdict"), lines
 
 
-def curve_table(outcome: Outcome) -> Cells:
-    """One line a method, mode and measure: the mean similarity to the original after each step."""
+def curve_table(outcome: Outcome) -> TextTable:
+    """One line per method, mode and measure: the mean similarity to the original after each step."""
     lines = []
     for method in outcome.methods:
         for mode in MODES:
@@ -74,7 +77,7 @@ def curve_table(outcome: Outcome) -> Cells:
 
 
 def curves(outcome: Outcome) -> Image.Image:
-    """A plot a method and measure: similarity to the original against what is random, and the level to fall to."""
+    """One plot per method and measure: similarity to the original against what is random, and the level to fall to."""
     steps = ("original", *(short(part.name) for part in outcome.parts))
     rows: list[tuple[render.Panel, ...]] = []
     lines: list[render.Series] = []
@@ -96,14 +99,13 @@ def curves(outcome: Outcome) -> Image.Image:
         rows.append(tuple(panels))
     titles = tuple(entry.title for entry in SIMILARITIES.values())
     labels = tuple(title(method) for method in outcome.methods)
-    sheet = render.draw(render.Grid(tuple(rows), titles, labels), cell=360)
-    return render.stacked([sheet, render.draw_legend(lines, width=sheet.width - 32)])
+    return with_legend(render.Grid(tuple(rows), titles, labels), lines, cell=360)
 
 
 def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0]) -> Image.Image:
-    """One item's maps: the original, then one column a step; one line a method."""
+    """One item's maps: the original, then one column per step; one line per method."""
     steps = [("", 0), *((mode, step) for step in range(1, len(outcome.parts) + 1))]
-    shown = image.resize((THUMB, THUMB))
+    shown = image.resize((IMAGE_SIDE, IMAGE_SIDE))
     rows = tuple(
         (
             render.Panel(shown) if method == outcome.methods[0] else None,
@@ -118,30 +120,25 @@ def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0
 
 
 def write(outcome: Outcome, folder: Path, images: Sequence[Image.Image], about: Mapping[str, Any]) -> list[Path]:
-    """sanity.json, table.md, table.csv, rows.csv, curves.png and strips/; returns the files. `images`: one an item."""
-    try:
-        (folder / "strips").mkdir(parents=True, exist_ok=True)
-        files = {"sanity.json": json.dumps(summary(outcome, about), indent=2, ensure_ascii=False)}
-        tables = [verdict_table(outcome), curve_table(outcome)]
-        files["table.md"] = "\n".join(markdown(*table) for table in tables)
-        files["table.csv"] = comma_separated(*tables[0])
-        files["curves.csv"] = comma_separated(*tables[1])
-        files["rows.csv"] = comma_separated(*_rows(outcome))
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        curves(outcome).save(folder / "curves.png")
-        kept = len(next(iter(outcome.shown["", 0].values())))
-        strips = [
-            folder / "strips" / f"{row:02d}-{file_stem(Path(outcome.items[row]).stem)}.png" for row in range(kept)
-        ]
-        for row, place in enumerate(strips):
-            strip(outcome, row, images[row]).save(place)
-    except OSError as error:
-        raise GamlensError(f"Cannot write to {str(folder)!r}: {error.strerror or error}.") from error
-    return [*(folder / name for name in files), folder / "curves.png", *strips]
+    """sanity.json, table.md, table.csv, curves.csv, rows.csv, curves.png and strips/; returns the files. `images`: one
+    per item.
+    """
+    verdicts, steps = verdict_table(outcome), curve_table(outcome)
+    texts = {
+        "sanity.json": json.dumps(summary(outcome, about), indent=2, ensure_ascii=False),
+        "table.md": "\n".join(markdown(*table) for table in (verdicts, steps)),
+        "table.csv": comma_separated(*verdicts),
+        "curves.csv": comma_separated(*steps),
+        "rows.csv": comma_separated(*_rows(outcome)),
+    }
+    pictures = {"curves.png": curves(outcome)}
+    for row in range(len(next(iter(outcome.shown["", 0].values())))):
+        name = f"strips/{row:02d}-{file_stem(Path(outcome.items[row]).stem)}.png"
+        pictures[name] = strip(outcome, row, images[row])
+    return write_files(folder, texts, pictures)
 
 
-def _rows(outcome: Outcome) -> Cells:
+def _rows(outcome: Outcome) -> TextTable:
     header = ("method", "randomised", "step", "part", "item", *SIMILARITIES, "flat")
     lines = [
         (row.method, row.mode, str(row.step), row.part, row.item, *(f"{row.values[m]:.6f}" for m in SIMILARITIES),
@@ -149,6 +146,12 @@ def _rows(outcome: Outcome) -> Cells:
         for row in outcome.rows
     ]  # fmt: skip
     return header, lines
+
+
+def in_words(found: Sequence[Verdict | LabelComparison]) -> str:
+    """`passes`, or the measures in which a method fails."""
+    failed = [SIMILARITIES[one.measure].title for one in found if not one.passes]
+    return f"fails: {', '.join(failed)}" if failed else "passes"
 
 
 def _picture(values: Any) -> Image.Image:

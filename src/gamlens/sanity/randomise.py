@@ -13,18 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gamlens.capture.guard import failed, model_guard
+from gamlens.capture.guard import failed, model_guard, unwrap
 from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layers import OUTPUT, LayerPoint
 from gamlens.errors import GamlensError
+from gamlens.evaluation.masked import as_model_takes
 from gamlens.lens import Lens
 
-HEAD, STEM = "head", "stem"
+HEAD_PART, STEM_PART = "head", "stem"
 MODES = ("cascading", "independent")
 
 
 @dataclass(frozen=True)
-class Part:
+class NetworkPart:
     """Modules that are made random together: all that hold tensors of their own between two blocks' outputs."""
 
     name: str
@@ -43,16 +44,15 @@ class State:
 
 def twin(lens: Lens) -> Lens:
     """A lens on a copy of the model; the user's own is never written to."""
-    made = copy.copy(lens)
     try:
-        made.sight = lens.sight.on(copy.deepcopy(lens.model))
+        made = lens.with_model(copy.deepcopy(lens.model))
     except Exception as error:
         raise GamlensError(f"{lens.name} cannot be copied, and its own weights are never changed: {error}") from error
     made.weights = f"{lens.weights}, randomised"
     return made
 
 
-def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[Part, ...]:
+def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[NetworkPart, ...]:
     """Head first, then block by block down to what runs before the first one; for pairs, without what follows the
     embedding. `image` (1,C,H,W) is run once to see the order.
     """
@@ -60,34 +60,35 @@ def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[Part, ...]
     embedding = LayerPoint.parse(lens.embedding) if pairs else None
     ends, places = _order(lens, image, [*points, *([embedding] if embedding else [])])
     last = places[str(embedding)] if embedding else math.inf
-    groups: dict[str, list[str]] = {name: [] for name in (HEAD, *reversed(lens.blocks), STEM)}
+    groups: dict[str, list[str]] = {name: [] for name in (HEAD_PART, *reversed(lens.blocks), STEM_PART)}
     for name, place in ends.items():
         if place <= last:
-            groups[next((block for block in lens.blocks if places[block] >= place), HEAD)].append(name)
+            groups[next((block for block in lens.blocks if places[block] >= place), HEAD_PART)].append(name)
     first, inside = lens.blocks[0], f"{points[0].module}."
     if points[0].module and any(name.startswith(inside) for name in groups[first]):
-        groups[STEM] = [name for name in groups[first] if not name.startswith(inside)]
+        groups[STEM_PART] = [name for name in groups[first] if not name.startswith(inside)]
         groups[first] = [name for name in groups[first] if name.startswith(inside)]
-    found = tuple(Part(name, tuple(modules)) for name, modules in groups.items() if modules)
+    found = tuple(NetworkPart(name, tuple(modules)) for name, modules in groups.items() if modules)
     if not found:
         raise GamlensError(f"{lens.name} has no weights between the image and what is explained: nothing to randomise.")
     return found
 
 
-def states(lens: Lens, found: Iterable[Part], *, seed: int = 0, modes: Sequence[str] = MODES) -> Iterator[State]:
+def states(lens: Lens, found: Iterable[NetworkPart], *, seed: int = 0, modes: Sequence[str] = MODES) -> Iterator[State]:
     """Every state of one copy, one after another: a state holds until the next is asked for."""
     chosen, work = tuple(found), twin(lens)
-    saved = {name: tensor.detach().clone() for name, tensor in work.sight.inner.state_dict().items()}
+    model = unwrap(work.model)
+    saved = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     for mode in modes:
-        work.sight.inner.load_state_dict(saved)
+        model.load_state_dict(saved)
         for step, part in enumerate(chosen, 1):
             if mode != MODES[0]:
-                work.sight.inner.load_state_dict(saved)
-            reset(work.sight.inner, part, seed=1000 * seed + step)
+                model.load_state_dict(saved)
+            reset(model, part, seed=1000 * seed + step)
             yield State(mode, step, part.name, work)
 
 
-def reset(model: nn.Module, part: Part, *, seed: int) -> None:
+def reset(model: nn.Module, part: NetworkPart, *, seed: int) -> None:
     """Each module by its own `reset_parameters` (batch norms lose their statistics too); one that has none gets its
     values in random order.
     """
@@ -106,7 +107,7 @@ def reset(model: nn.Module, part: Part, *, seed: int) -> None:
 
 def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[str, int], dict[str, float]]:
     """When each module that holds tensors ended, by name, and when each point was there, in one forward."""
-    model, clock = lens.sight.inner, count()
+    model, clock = unwrap(lens.model), count()
     ends: dict[str, int] = {}
     places: dict[str, float] = {}
     owners = {name: module for name, module in model.named_modules() if _own(module)}
@@ -121,7 +122,7 @@ def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[st
             hook = at.register_forward_pre_hook(stamp) if point.reads_input else at.register_forward_hook(stamp)
             stack.callback(hook.remove)
         try:
-            model(lens.sight.fit(image, own=True))
+            model(as_model_takes(lens, image).clone())
         except Exception as error:
             raise failed(f"an image of shape {tuple(image.shape)}", error) from error
     previous = 0

@@ -1,4 +1,4 @@
-"""Work done ahead of the one who needs it: in threads, in order, and never more than a few items of it."""
+"""Work done before it is needed: in threads, in order, and never more than a few items ahead."""
 
 from __future__ import annotations
 
@@ -9,141 +9,139 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gamlens.errors import GamlensError
 
-STEP = 8
-T = TypeVar("T")
-U = TypeVar("U")
-V = TypeVar("V")
+MOST_ITEMS_PER_TASK, MOST_THREADS = 8, 8
+ItemT = TypeVar("ItemT")
+LoadedT = TypeVar("LoadedT")
+BatchT = TypeVar("BatchT")
 
 
-def ahead(fn: Callable[[T], U], items: Iterable[T], *, threads: int | None = None) -> Iterator[tuple[T, U]]:
-    """Each item with fn(item), in order, while the next ones are under way: one a thread, and one more."""
-    count = crew(threads)
-    source = iter(items)
-    waiting: deque[tuple[T, Future[U]]] = deque()
-    with ThreadPoolExecutor(count, thread_name_prefix="ahead") as pool:
-        try:
-            while True:
-                for item in islice(source, count + 1 - len(waiting)):
-                    waiting.append((item, pool.submit(fn, item)))
-                if not waiting:
-                    return
-                item, future = waiting.popleft()
-                yield item, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
+def prefetch(
+    fn: Callable[[ItemT], LoadedT], items: Iterable[ItemT], *, workers: int | None = None
+) -> Iterator[tuple[ItemT, LoadedT]]:
+    """Each item with fn(item), in order, while threads compute the next ones: one per thread, and one more."""
+    source, count = iter(items), worker_count(workers)
+    with BatchPrefetcher(fn, lambda loaded: loaded[0], batch_size=1, workers=count) as batches:
+        while True:
+            for item in islice(source, count + 1 - len(batches.waiting)):
+                batches.put(item)
+            if not batches.waiting:
+                return
+            (item,), loaded = batches.take()
+            yield item, loaded
 
 
-def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Items `size` at a time, as they come."""
+def grouped(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
+    """Lists of `size` items, made as the items come; the last one may be shorter."""
     source = iter(items)
     while group := list(islice(source, size)):
         yield group
 
 
-def crew(threads: int | None) -> int:
-    """How many threads there are, `threads` where that is given."""
-    if threads is not None and threads < 1:
-        raise GamlensError(f"workers={threads}: give at least 1.")
-    return threads or usual()
-
-
-def usual() -> int:
-    """How many threads decode where nobody says so."""
-    return min(8, os.cpu_count() or 1)
+def worker_count(workers: int | None = None) -> int:
+    """How many threads decode: `workers` where it is given, else one per core, at most 8."""
+    if workers is not None and workers < 1:
+        raise GamlensError(f"workers={workers}: give at least 1.")
+    return workers or min(MOST_THREADS, os.cpu_count() or 1)
 
 
 @dataclass(eq=False)
-class _Batch(Generic[T, U, V]):
-    """Items put in so far, `sent` of them to threads in `tasks` that are not done; then what is made of them all."""
+class _OpenBatch(Generic[ItemT, LoadedT, BatchT]):
+    """A batch in the making: its items, what fn made of each so far, and at last the batch itself.
 
-    items: list[T] = field(default_factory=list)
-    found: list[U | None] = field(default_factory=list)
+    `sent` items are given to threads, in `tasks` that are not done yet; `closed` says that no more items will come.
+    """
+
+    items: list[ItemT] = field(default_factory=list)
+    loaded: list[LoadedT | None] = field(default_factory=list)
     sent: int = 0
     tasks: int = 0
     closed: bool = False
-    made: Future[V] = field(default_factory=Future)
+    made: Future[BatchT] = field(default_factory=Future)
 
 
-class Line(Generic[T, U, V]):
-    """Items go in one by one and come out in batches, in order: made([fn(item), ...]), made by the thread that ends it.
+class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
+    """Takes items one by one and gives batches in order: collate([fn(item), ...]), both computed in threads.
 
-    All threads work on one batch, a few items each, so that the first is soon there; a few batches wait at most.
+    All threads work on one batch, a few items each, so that the first batch is soon complete; the thread that finishes
+    it also collates it. Only a few batches wait to be taken: put items while there `has_room`.
     """
 
     def __init__(
-        self, fn: Callable[[T], U], made: Callable[[Sequence[U]], V], *, batch: int, threads: int | None = None
+        self,
+        fn: Callable[[ItemT], LoadedT],
+        collate: Callable[[Sequence[LoadedT]], BatchT],
+        *,
+        batch_size: int,
+        workers: int | None = None,
     ) -> None:
-        count = crew(threads)
-        self.fn, self.made, self.batch = fn, made, batch
-        self.step = max(1, min(STEP, batch // count))
-        self.most = 2 + -(-count * self.step // batch)
-        self.waiting: deque[_Batch[T, U, V]] = deque()
-        self._open: _Batch[T, U, V] = _Batch()
+        count = worker_count(workers)
+        self.fn, self.collate, self.batch_size = fn, collate, batch_size
+        self.items_per_task = max(1, min(MOST_ITEMS_PER_TASK, batch_size // count))
+        self.most_waiting = 2 + -(-count * self.items_per_task // batch_size)
+        self.waiting: deque[_OpenBatch[ItemT, LoadedT, BatchT]] = deque()
+        self._open: _OpenBatch[ItemT, LoadedT, BatchT] = _OpenBatch()
         self._lock, self._stopped = threading.Lock(), False
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="ahead")
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="prefetch")
 
-    def __enter__(self) -> Line[T, U, V]:
+    def __enter__(self) -> BatchPrefetcher[ItemT, LoadedT, BatchT]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
+        """Wait for the items that threads are working on; no other is begun."""
         self._stopped = True
         self._pool.shutdown()
 
     @property
     def has_room(self) -> bool:
-        return len(self.waiting) < self.most
+        return len(self.waiting) < self.most_waiting
 
     @property
     def is_ready(self) -> bool:
         """Whether `take` would give a batch at once."""
         return bool(self.waiting) and self.waiting[0].made.done()
 
-    def put(self, item: T) -> None:
+    def put(self, item: ItemT) -> None:
         batch = self._open
         batch.items.append(item)
-        batch.found.append(None)
-        if len(batch.items) == self.batch:
+        batch.loaded.append(None)
+        if len(batch.items) == self.batch_size:
             self.flush()
-        elif len(batch.items) - batch.sent == self.step:
+        elif len(batch.items) - batch.sent == self.items_per_task:
             self._send(batch)
 
     def flush(self) -> None:
-        """Let the batch begun be one, full or not."""
+        """Close the batch that was begun, full or not."""
         if self._open.items:
-            batch, self._open = self._open, _Batch()
+            batch, self._open = self._open, _OpenBatch()
             self.waiting.append(batch)
             self._send(batch, closes=True)
 
-    def take(self) -> tuple[list[T], V]:
-        """The oldest batch, waited for."""
+    def take(self) -> tuple[list[ItemT], BatchT]:
+        """The items of the oldest batch, and the batch; waits until it is made."""
         batch = self.waiting.popleft()
         return batch.items, batch.made.result()
 
-    def _send(self, batch: _Batch[T, U, V], *, closes: bool = False) -> None:
+    def _send(self, batch: _OpenBatch[ItemT, LoadedT, BatchT], *, closes: bool = False) -> None:
         places = range(batch.sent, len(batch.items))
         with self._lock:
             batch.sent, batch.closed, batch.tasks = len(batch.items), closes, batch.tasks + 1
         self._pool.submit(self._work, batch, places)
 
-    def _work(self, batch: _Batch[T, U, V], places: range) -> None:
+    def _work(self, batch: _OpenBatch[ItemT, LoadedT, BatchT], places: range) -> None:
         try:
             for place in places:
                 if self._stopped:
                     return
-                batch.found[place] = self.fn(batch.items[place])
+                batch.loaded[place] = self.fn(batch.items[place])
             with self._lock:
                 batch.tasks -= 1
                 last = batch.closed and not batch.tasks
             if last:
-                batch.made.set_result(self.made(batch.found))  # type: ignore[arg-type]  # all of them are found
+                batch.made.set_result(self.collate(batch.loaded))  # type: ignore[arg-type]  # none is None by now
         except BaseException as error:  # noqa: BLE001 - it is raised where the batch is taken
             if not batch.made.done():
                 batch.made.set_exception(error)

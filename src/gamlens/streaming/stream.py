@@ -1,4 +1,10 @@
-"""Images without end: decoded ahead in threads, looked at in batches, given back one by one as they come."""
+"""Images without end: decoded in threads, explained in batches, handed out one by one in their order.
+
+1. `BatchPrefetcher` decodes images in threads and puts those of one size together (`sort_by_size`).
+2. `launch` starts forward, backward and maps of a group, and the copy of its results to the host. On a GPU nothing here
+   waits, so that the next group is launched while the device works on this one.
+3. `finish` waits for the results of a group. If a batch failed, its images are tried one by one.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +19,22 @@ from typing import Any
 
 import torch
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, attempt
 from gamlens.explanation import Explanation
 from gamlens.inputs.batch import ModelInput, join, normalise_on, part
-from gamlens.streaming.prefetch import Line
+from gamlens.streaming.prefetch import BatchPrefetcher
 from gamlens.trace import Guess, Trace
 
-SLOW = 0.01  # seconds an image: a source that takes longer is waited for, so nothing may wait for it
-EARLY = 2
-CPU = torch.device("cpu")
+SLOW_SOURCE = 0.01  # seconds per image: what is ready does not wait for a source that takes longer
+LAUNCHED_AHEAD = 2
 Numbered = tuple[int, Any]
-Load = Callable[[Any], ModelInput]
-Look = Callable[[ModelInput], Trace]
-Explain = Callable[[Trace], Explanation]
-Result = tuple[Explanation, tuple[Guess, ...]]
+ExplainBatch = Callable[[ModelInput], tuple[Trace, Explanation]]
+Explained = tuple[Explanation, tuple[Guess, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class StreamResult:
-    """What came of one image: its explanation (a row a class) and the model's best classes, or an error."""
+    """What came of one image: its explanation (one row per class) and the model's best classes, or an error."""
 
     number: int
     image: Any
@@ -41,200 +44,186 @@ class StreamResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """The two steps of a look, how many of the best classes are wanted, and where the model is."""
+class SizeBatches:
+    """The images of a group: one batch per size with the places of its images in the group, and errors by place."""
 
-    look: Look
-    explain: Explain
-    top: int
-    device: torch.device | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Sorted:
-    """The images of a group by size, each size joined, with their places in the group; and what is wrong with some."""
-
-    sizes: tuple[tuple[list[int], ModelInput], ...]
-    bad: dict[int, GamlensError]
+    batches: tuple[tuple[list[int], ModelInput], ...]
+    errors: dict[int, GamlensError]
 
 
 @dataclass(frozen=True, eq=False)
 class PendingBatch:
-    """A group the device works on: for each size the call that waits for its results, or why there are none."""
+    """A group that the device works on: for each size the call that waits for its results, or why there are none.
+
+    `explain_one` gives the result of a batch of one image. `landed` is done when all results are on the host.
+    """
 
     group: Sequence[Numbered]
-    images: Sorted
-    landings: tuple[Callable[[], list[Result]] | GamlensError, ...]
+    images: SizeBatches
+    results: tuple[Callable[[], list[Explained]] | GamlensError, ...]
+    explain_one: Callable[[ModelInput], Explained]
     landed: Future[None] | None = None
 
 
 def stream(
     images: Iterable[Any],
-    load: Load,
-    look: Look,
-    explain: Explain,
+    load: Callable[[Any], ModelInput],
+    explain: ExplainBatch,
     *,
-    batch: int,
-    threads: int | None,
-    top: int = 5,
-    device: torch.device = CPU,
-    early: int | None = None,
+    batch_size: int,
+    workers: int | None,
+    device: torch.device,
+    ahead: int | None = None,
 ) -> Iterator[StreamResult]:
-    """One result per image, in order. A bad image is an error of its own; an error on every image is raised.
+    """One result per image, in order. A bad image has an error of its own; an error on every image is raised.
 
-    On a GPU up to `early` batches are begun before the oldest is handed out, where they are decoded by then.
+    Args:
+        load: Decodes one image, in a thread.
+        explain: Traces and explains a batch on `device`.
+        ahead: How many groups are launched before the oldest is handed out, if they are decoded by then: 2 on a GPU.
     """
     if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
         raise GamlensError(f"A stream takes many images, found {images!r:.80}: give a list or a generator of them.")
-    model = Model(look, explain, top, device)
-    most = early if early is not None else EARLY if device.type == "cuda" else 0
-    trouble: list[Exception] = []
-    source, flying, good, slow = _read(images, trouble), deque[PendingBatch](), 0, False
+    if ahead is None:
+        ahead = LAUNCHED_AHEAD if device.type == "cuda" else 0
+    source_errors: list[Exception] = []
+    source, pending = _read(images, source_errors), deque[PendingBatch]()
+    good, slow = 0, False
+    collate = partial(sort_by_size, device=device)
     with (
-        ThreadPoolExecutor(1, thread_name_prefix="home") as home,
-        Line(partial(_loaded, load), partial(sort, device=device), batch=batch, threads=threads) as line,
+        ThreadPoolExecutor(1, thread_name_prefix="to_host") as host,
+        BatchPrefetcher(partial(_load, load), collate, batch_size=batch_size, workers=workers) as decoded,
     ):
         while True:
-            if not slow or not line.waiting:
-                slow = _fill(line, source, busy=bool(flying))
-            if line.waiting and (line.is_ready or not flying):
-                flying.append(launch(*line.take(), model, home if most else None))
-            if not flying:
+            if not slow or not decoded.waiting:
+                slow = _fill(decoded, source, busy=bool(pending))
+            if decoded.waiting and (decoded.is_ready or not pending):
+                pending.append(launch(*decoded.take(), explain, device, host if ahead else None))
+            if not pending:
                 break
-            while flying and (len(flying) > most or not _ready_first(line, flying[0])):
-                for seen in settle(flying.popleft(), model, strict=good == 0):
-                    good += not seen.error
-                    yield seen
-    if trouble:
-        raise trouble[0]
+            while pending and (len(pending) > ahead or not _decoded_first(decoded, pending[0])):
+                for result in finish(pending.popleft(), strict=good == 0):
+                    good += not result.error
+                    yield result
+    if source_errors:
+        raise source_errors[0]
 
 
-def look_at(
+def explain_group(
     group: Sequence[Numbered],
     loaded: Sequence[ModelInput | GamlensError],
-    look: Look,
-    explain: Explain,
+    explain: ExplainBatch,
     *,
+    device: torch.device,
     strict: bool,
-    top: int,
 ) -> list[StreamResult]:
-    """Images of one size together; where that fails, one by one. `strict`: an error if all of them fail."""
-    model = Model(look, explain, top)
-    return settle(launch(group, sort(loaded), model), model, strict=strict)
+    """The results of decoded images, those of one size together. `strict`: raise an error if all of them fail."""
+    return finish(launch(group, sort_by_size(loaded, device), explain, device), strict=strict)
 
 
-def sort(loaded: Sequence[ModelInput | GamlensError], device: torch.device | None = None) -> Sorted:
-    """Images of one size in one batch: ready for a model on the CPU, pinned for one on a GPU."""
-    bad: dict[int, GamlensError] = {}
-    sizes: dict[Any, list[int]] = {}
+def sort_by_size(loaded: Sequence[ModelInput | GamlensError], device: torch.device) -> SizeBatches:
+    """Images of one size in one batch: normalised for a model on the CPU, in pinned memory for one on a GPU."""
+    errors: dict[int, GamlensError] = {}
+    sizes: dict[Any, dict[int, ModelInput]] = {}
     for place, ready in enumerate(loaded):
         if isinstance(ready, GamlensError):
-            bad[place] = ready
+            errors[place] = ready
         else:
-            sizes.setdefault((ready.raw is None, ready.batches[0].shape[1:]), []).append(place)
-    pin = device is not None and device.type == "cuda"
-    joined = [join([ready for place in places if isinstance(ready := loaded[place], ModelInput)], pin=pin)
-              for places in sizes.values()]  # fmt: skip
-    if device is not None and device.type == "cpu":
-        joined = [normalise_on(ready, device) for ready in joined]
-    return Sorted(tuple(zip(sizes.values(), joined, strict=True)), bad)
+            sizes.setdefault((ready.raw is None, ready.batches[0].shape[1:]), {})[place] = ready
+    batches = [(list(one), join(list(one.values()), pin=device.type == "cuda")) for one in sizes.values()]
+    if device.type == "cpu":
+        batches = [(places, normalise_on(ready, device)) for places, ready in batches]
+    return SizeBatches(tuple(batches), errors)
 
 
-def launch(group: Sequence[Numbered], images: Sorted, model: Model, pool: Executor | None = None) -> PendingBatch:
-    """Begin to look at a group. On a GPU nothing here waits for it."""
-    landings: list[Callable[[], list[Result]] | GamlensError] = []
-    for _, ready in images.sizes:
-        try:
-            landings.append(_begun(ready, model, pool))
-        except GamlensError as error:
-            landings.append(error)
-    return PendingBatch(group, images, tuple(landings), pool.submit(_nothing) if pool else None)
+def launch(
+    group: Sequence[Numbered],
+    images: SizeBatches,
+    explain: ExplainBatch,
+    device: torch.device,
+    pool: Executor | None = None,
+) -> PendingBatch:
+    """Start to explain a group. With a `pool`, a thread of it waits for the results; nothing here does."""
+    results = tuple(attempt(_start, explain, device, pool, ready) for _, ready in images.batches)
+    landed = pool.submit(_nothing) if pool else None  # the only thread of the pool comes to this after the copies
+    return PendingBatch(group, images, results, lambda ready: _start(explain, device, None, ready)()[0], landed)
 
 
-def settle(flight: PendingBatch, model: Model, *, strict: bool) -> list[StreamResult]:
-    """What came of a group; a size that failed is looked at again, one by one."""
-    found = {place: StreamResult(*flight.group[place], error=str(error)) for place, error in flight.images.bad.items()}
-    failures: list[GamlensError] = []
-    for (places, ready), landing in zip(flight.images.sizes, flight.landings, strict=True):
-        try:
-            results: list[Result | GamlensError] = [*_landed(landing)]
-        except GamlensError:
-            results = [_alone(part(ready, number), model) for number in range(len(places))]
-        for place, result in zip(places, results, strict=True):
-            if isinstance(result, GamlensError):
-                failures.append(result)
-                found[place] = StreamResult(*flight.group[place], error=str(result))
-            else:
-                found[place] = StreamResult(*flight.group[place], *result)
-    if strict and failures and len(failures) == len(flight.group) - len(flight.images.bad):
-        raise failures[0]
-    return [found[place] for place in range(len(flight.group))]
+def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
+    """Wait for the results of a group. The images of a batch that failed are explained one by one.
+
+    `strict`: raise the first error if no image that could be decoded has a result.
+    """
+    found: dict[int, Explained | GamlensError] = {}
+    for (places, ready), results in zip(pending.images.batches, pending.results, strict=True):
+        together = results if isinstance(results, GamlensError) else attempt(results)
+        if isinstance(together, GamlensError):
+            singles = (part(ready, number) for number in range(len(places)))
+            found.update(zip(places, [attempt(pending.explain_one, single) for single in singles], strict=True))
+        else:
+            found.update(zip(places, together, strict=True))
+    failed = [result for result in found.values() if isinstance(result, GamlensError)]
+    if strict and failed and len(failed) == len(found):
+        raise failed[0]
+    found.update(pending.images.errors)
+    return [
+        StreamResult(*numbered, error=str(result))
+        if isinstance(result, GamlensError)
+        else StreamResult(*numbered, *result)
+        for numbered, result in ((numbered, found[place]) for place, numbered in enumerate(pending.group))
+    ]
 
 
-def _read(images: Iterable[Any], trouble: list[Exception]) -> Iterator[Numbered]:
-    """Images with their numbers; an error of the source is kept until those before it are handed out."""
+def _start(
+    explain: ExplainBatch, device: torch.device, pool: Executor | None, ready: ModelInput
+) -> Callable[[], list[Explained]]:
+    """Explain a batch and start to copy the results to the host; the call that is returned waits for them."""
+    trace, explanation = explain(normalise_on(ready, device))
+    arrive = explanation.to_host(pool)
+    rank = trace.rank(pool=pool) if trace.output is not None else None
+
+    def results() -> list[Explained]:
+        rows = arrive().each()
+        best = rank() if rank is not None else [[] for _ in rows]
+        return [(row, tuple(guesses)) for row, guesses in zip(rows, best, strict=True)]
+
+    return results
+
+
+def _read(images: Iterable[Any], errors: list[Exception]) -> Iterator[Numbered]:
+    """Images with their numbers; an error of the source is kept until the images before it are handed out."""
     try:
         yield from enumerate(images)
     except Exception as error:  # noqa: BLE001 - raised in its turn
-        trouble.append(error)
+        errors.append(error)
 
 
-def _fill(line: Line[Numbered, Any, Sorted], source: Iterator[Numbered], *, busy: bool) -> bool:
-    """Read while there is room. True where the source is slow and something else is at hand."""
-    while line.has_room:
-        start = time.perf_counter()
+def _fill(decoded: BatchPrefetcher[Numbered, Any, SizeBatches], source: Iterator[Numbered], *, busy: bool) -> bool:
+    """Read while there is room. True if the source is slow and there is something else to do (`busy`, or a batch)."""
+    while decoded.has_room:
+        begun = time.perf_counter()
         item = next(source, None)
-        slow = time.perf_counter() - start > SLOW
+        slow = time.perf_counter() - begun > SLOW_SOURCE
         if item is None:
-            line.flush()
+            decoded.flush()
             return False
-        line.put(item)
-        if slow and (busy or line.waiting):
+        decoded.put(item)
+        if slow and (busy or decoded.waiting):
             return True
     return False
 
 
-def _ready_first(line: Line[Numbered, Any, Sorted], flight: PendingBatch) -> bool:
-    """Whether another batch is there to begin with before this one is done."""
-    if not line.waiting or flight.landed is None:
+def _decoded_first(decoded: BatchPrefetcher[Numbered, Any, SizeBatches], pending: PendingBatch) -> bool:
+    """Wait for the next decoded group or for the results of this one: whether the decoded group was first."""
+    if not decoded.waiting or pending.landed is None:
         return False
-    either: list[Future[Any]] = [line.waiting[0].made, flight.landed]
+    either: list[Future[Any]] = [decoded.waiting[0].made, pending.landed]
     wait(either, return_when=FIRST_COMPLETED)
-    return line.is_ready
+    return decoded.is_ready
 
 
-def _loaded(load: Load, item: Numbered) -> ModelInput | GamlensError:
-    try:
-        return load(item[1])
-    except GamlensError as error:
-        return error
-
-
-def _begun(ready: ModelInput, model: Model, pool: Executor | None = None) -> Callable[[], list[Result]]:
-    trace = model.look(ready if model.device is None else normalise_on(ready, model.device))
-    arrive = model.explain(trace).leave(pool)
-    rank = trace.rank(model.top, pool) if trace.output is not None else None
-    count = len(ready.pictures)
-
-    def landing() -> list[Result]:
-        results = arrive().each()
-        guesses = rank() if rank is not None else [[] for _ in range(count)]
-        return [(result, tuple(best)) for result, best in zip(results, guesses, strict=True)]
-
-    return landing
-
-
-def _landed(landing: Callable[[], list[Result]] | GamlensError) -> list[Result]:
-    if isinstance(landing, GamlensError):
-        raise landing
-    return landing()
-
-
-def _alone(ready: ModelInput, model: Model) -> Result | GamlensError:
-    try:
-        return _begun(ready, model)()[0]
-    except GamlensError as error:
-        return error
+def _load(load: Callable[[Any], ModelInput], item: Numbered) -> ModelInput | GamlensError:
+    return attempt(load, item[1])
 
 
 def _nothing() -> None:

@@ -10,6 +10,7 @@ from typing import Concatenate, NamedTuple, ParamSpec
 
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
+from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio import html_fragments as html
 from gamlens.studio.controls import Controls
 from gamlens.studio.downloads import Download, Shown, download
@@ -17,7 +18,7 @@ from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.point_match import point_images
 from gamlens.studio.session import SLOTS, ClickedPoint, Session, Sessions, Slot, TabName
 from gamlens.studio.stage_images import explanations, guesses, notes, stage_images, traces_of
-from gamlens.trace import PairTrace, Trace
+from gamlens.trace import Trace
 
 log = logging.getLogger("gamlens.studio")
 

@@ -13,12 +13,13 @@ import numpy as np
 from gamlens import render
 from gamlens.explanation import Explanation, file_stem
 from gamlens.methods import METHODS
+from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio.controls import Controls
 from gamlens.studio.point_match import point_images, point_match
 from gamlens.studio.session import ClickedPoint
 from gamlens.studio.stage_images import draw, explanations, guesses, stage_images, traces_of
 from gamlens.studio.uploads import Photo
-from gamlens.trace import PairTrace, Trace
+from gamlens.trace import Trace
 
 LONGEST_DOWNLOAD = 4096
 

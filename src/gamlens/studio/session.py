@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from gamlens.errors import GamlensError
+from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio.uploads import Photo, UploadedFiles, read_photo
-from gamlens.trace import PairTrace, Trace
+from gamlens.trace import Trace
 
 MOST_SESSIONS = 12
 

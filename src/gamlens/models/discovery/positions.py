@@ -1,4 +1,4 @@
-"""Where in the image each number of a tensor lies, followed through one recorded forward.
+"""Positions in the image each number of a tensor lies, followed through one recorded forward.
 
 Beside a tensor of tokens goes a tensor of the same shape that holds position numbers (row * width + column of the map
 the tokens were cut from; -1 for what has no place, such as a class token). What only moves numbers about (reshape,
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens.capture.layers import TokenGrid
+from gamlens.capture.layers import TokenGrid, tensors
 
+Find = Callable[[Tensor], "Positions | None"]
 NOWHERE = -1
 MOVES = frozenset(
     (
@@ -32,29 +33,56 @@ BY_QUERY = frozenset(("scaled_dot_product_attention", "multi_head_attention_forw
 
 
 @dataclass(frozen=True, eq=False)
-class Where:
-    """Position numbers of a tensor, of its shape, on a map of `base` (height, width)."""
+class Positions:
+    """Position numbers `ids` of a tensor, of its shape, on a map of `base` (height, width)."""
 
     ids: Tensor
     base: tuple[int, int]
 
+    @property
+    def several(self) -> bool:
+        """Whether there are at least two different positions."""
+        ids = self.ids[self.ids != NOWHERE]
+        return ids.numel() > 0 and int(ids.min()) != int(ids.max())
+
     @cached_property
     def channels_last(self) -> bool | None:
         """Whether a 4-d tensor is a map with channels last (True) or second (False); None where it is no map."""
-        return _as_map(self)
+        if self.ids.ndim != 4 or self.ids.shape[0] != 1:
+            return None
+        for channels_last in (False, True):
+            ids = self.ids if channels_last else self.ids.permute(0, 2, 3, 1)
+            cells = _cells(ids[0], self.base, (int(ids.shape[1]), int(ids.shape[2])))
+            if cells is not None and torch.equal(cells.flatten(), torch.arange(cells.numel())):
+                return channels_last
+        return None
 
     @cached_property
     def grid(self) -> TokenGrid | None:
         """The grid of tokens (1,...,C); None where they do not cover one, each cell once."""
-        return _as_grid(self)
+        if self.ids.ndim < 3 or self.ids.shape[0] != 1:
+            return None
+        ids = _thin(self.ids)[0].flatten(0, -2)
+        placed = (ids != NOWHERE).any(dim=1)
+        count = int(placed.sum())
+        height, width = self.base
+        step = round((height * width / count) ** 0.5) if count > 1 else 0
+        if step < 1:
+            return None
+        size = (-(-height // step), -(-width // step))
+        cells = _cells(ids[placed][:, None], self.base, size)
+        if cells is None or not torch.equal(cells.flatten().sort().values, torch.arange(size[0] * size[1])):
+            return None
+        order = placed.nonzero()[:, 0][cells.flatten().argsort()]
+        return TokenGrid(*size, tuple(order.tolist()), len(ids))
 
 
-def raster(shape: Sequence[int], *, channels_last: bool) -> Where:
+def raster(shape: Sequence[int], *, channels_last: bool) -> Positions:
     """The positions of a map: (B,C,h,w), or (B,h,w,C)."""
     height, width = shape[1:3] if channels_last else shape[2:4]
     numbers = torch.arange(height * width, dtype=torch.int32)
     view = (1, height, width, 1) if channels_last else (1, 1, height, width)
-    return Where(numbers.view(view).expand(*shape), (height, width))
+    return Positions(numbers.view(view).expand(*shape), (height, width))
 
 
 def follow(
@@ -63,10 +91,10 @@ def follow(
     args: Any,
     kwargs: dict[str, Any],
     results: list[Tensor],
-    find: Callable[[Tensor], Where | None],
-) -> list[Where | None]:
+    find: Find,
+) -> list[Positions | None]:
     """The positions of what a function returned, from those of what it read."""
-    nothing: list[Where | None] = [None] * len(results)
+    nothing: list[Positions | None] = [None] * len(results)
     try:
         if name in MOVES:
             return _moved(func, args, kwargs, results, find) or nothing
@@ -76,7 +104,7 @@ def follow(
             return [*_reduced(args, kwargs, results, find), *nothing[1:]]
     except (RuntimeError, TypeError, IndexError, ValueError):
         return nothing
-    sources = [tensor for tensor in _flat(args) if isinstance(tensor, Tensor)]
+    sources = list(tensors(args))
     if name in BY_QUERY:
         sources = sources[:1]
     known = [where for source in sources if (where := find(source)) is not None]
@@ -84,36 +112,6 @@ def follow(
         rows = _rowwise(tuple(results[0].shape), first)
         return [rows or _pointwise(tuple(results[0].shape), known)]
     return [_pointwise(tuple(result.shape), known) for result in results]
-
-
-def _as_map(where: Where) -> bool | None:
-    if where.ids.ndim != 4 or where.ids.shape[0] != 1:
-        return None
-    for channels_last in (False, True):
-        ids = where.ids if channels_last else where.ids.permute(0, 2, 3, 1)
-        cells = _cells(ids[0], where.base, (int(ids.shape[1]), int(ids.shape[2])))
-        if cells is not None and torch.equal(cells.flatten(), torch.arange(cells.numel())):
-            return channels_last
-    return None
-
-
-def _as_grid(where: Where) -> TokenGrid | None:
-    shape = where.ids.shape
-    if len(shape) < 3 or shape[0] != 1:
-        return None
-    ids = _thin(where.ids)[0].flatten(0, -2)
-    placed = (ids != NOWHERE).any(dim=1)
-    count = int(placed.sum())
-    height, width = where.base
-    step = round((height * width / count) ** 0.5) if count > 1 else 0
-    if step < 1:
-        return None
-    size = (-(-height // step), -(-width // step))
-    cells = _cells(ids[placed][:, None], where.base, size)
-    if cells is None or not torch.equal(cells.flatten().sort().values, torch.arange(size[0] * size[1])):
-        return None
-    order = placed.nonzero()[:, 0][cells.flatten().argsort()]
-    return TokenGrid(*size, tuple(order.tolist()), len(ids))
 
 
 def _cells(ids: Tensor, base: tuple[int, int], size: tuple[int, int]) -> Tensor | None:
@@ -127,9 +125,8 @@ def _cells(ids: Tensor, base: tuple[int, int], size: tuple[int, int]) -> Tensor 
     cells = (ids // base[1]) // step[0] * size[1] + (ids % base[1]) // step[1]
     cells = torch.where(ids == NOWHERE, NOWHERE, cells)
     top = cells.amax(dim=-1)
-    return (
-        top.long() if bool(((cells == top[..., None]) | (cells == NOWHERE)).all()) and bool((top >= 0).all()) else None
-    )
+    single = ((cells == top[..., None]) | (cells == NOWHERE)).all() and (top >= 0).all()
+    return top.long() if bool(single) else None
 
 
 def _thin(ids: Tensor) -> Tensor:
@@ -138,8 +135,8 @@ def _thin(ids: Tensor) -> Tensor:
 
 
 def _moved(
-    func: Any, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Callable[[Tensor], Where | None]
-) -> list[Where | None] | None:
+    func: Any, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Find
+) -> list[Positions | None] | None:
     base: list[tuple[int, int]] = []
     empty: list[tuple[int, int]] = []
 
@@ -157,12 +154,12 @@ def _moved(
     found = base or empty
     if len(set(found)) != 1:
         return None
-    moved = [part for part in _flat(func(*swapped, **options)) if isinstance(part, Tensor)]
+    moved = list(tensors(func(*swapped, **options)))
     fits = len(moved) == len(results) and all(a.shape == b.shape for a, b in zip(moved, results, strict=True))
-    return [Where(ids, found[0]) for ids in moved] if fits else None
+    return [Positions(ids, found[0]) for ids in moved] if fits else None
 
 
-def _unfolded(where: Where | None, shape: tuple[int, ...]) -> Where | None:
+def _unfolded(where: Positions | None, shape: tuple[int, ...]) -> Positions | None:
     """F.unfold: (1,C,h,w) -> (1,C*k*k,L), the L patches row by row."""
     if where is None or len(shape) != 3 or where.ids.ndim != 4:
         return None
@@ -171,12 +168,10 @@ def _unfolded(where: Where | None, shape: tuple[int, ...]) -> Where | None:
     base = (height // step, width // step) if step else (0, 0)
     if base[0] * base[1] != shape[2]:
         return None
-    return Where(torch.arange(shape[2], dtype=torch.int32).view(1, 1, -1).expand(*shape), base)
+    return Positions(torch.arange(shape[2], dtype=torch.int32).view(1, 1, -1).expand(*shape), base)
 
 
-def _reduced(
-    args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Callable[[Tensor], Where | None]
-) -> list[Where | None]:
+def _reduced(args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Find) -> list[Positions | None]:
     """Numbers merged along a dimension keep one of their places: pooling of neighbours."""
     where = find(args[0])
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
@@ -184,10 +179,10 @@ def _reduced(
         return [None]
     keep = bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False))
     ids = where.ids.amax(dim=dim, keepdim=keep)
-    return [Where(ids, where.base) if ids.shape == results[0].shape else None]
+    return [Positions(ids, where.base) if ids.shape == results[0].shape else None]
 
 
-def _pointwise(shape: tuple[int, ...], known: list[Where]) -> Where | None:
+def _pointwise(shape: tuple[int, ...], known: list[Positions]) -> Positions | None:
     """A function of each place by itself keeps places; the channels, last, may change in number."""
     for where in known:
         if tuple(where.ids.shape) == shape:
@@ -195,14 +190,8 @@ def _pointwise(shape: tuple[int, ...], known: list[Where]) -> Where | None:
     return next((found for where in known if (found := _rowwise(shape, where)) is not None), None)
 
 
-def _rowwise(shape: tuple[int, ...], where: Where) -> Where | None:
+def _rowwise(shape: tuple[int, ...], where: Positions) -> Positions | None:
     ids = where.ids
     if tuple(ids.shape[:-1]) != shape[:-1] or len(shape) < 2 or not bool((_thin(ids) == ids[..., :1]).all()):
         return None
-    return Where(ids[..., :1].expand(*shape), where.base)
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [item for part in value for item in _flat(part)]
-    return [value]
+    return Positions(ids[..., :1].expand(*shape), where.base)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +17,24 @@ from torch.overrides import TorchFunctionMode
 
 from gamlens.capture.layers import LayerPoint, TokenGrid, function_name, only_tensor, tensors
 from gamlens.models.discovery import positions
-from gamlens.models.discovery.positions import Where
+from gamlens.models.discovery.positions import Positions
 
 _PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
 
 
 @dataclass(eq=False)
 class Node:
-    """A tensor of the recorded forward: where it came from and what it is called."""
+    """A tensor of the recorded forward: where it came from and what it is called.
+
+    Attributes:
+        order: Its number among all tensors of the forward; the image is 0.
+        inputs: The nodes that it was computed from, by the function `func`.
+        scope: The modules that were running, outermost first.
+        names: The modules that returned it.
+        positions: Where its numbers lie in the image, for tokens.
+        from_tokens: Whether its numbers have lost their places on the way.
+        sole_result: Whether it is all that its function returned.
+    """
 
     shape: tuple[int, ...]
     order: int
@@ -30,11 +42,11 @@ class Node:
     func: str
     scope: tuple[str, ...]
     names: list[str] = field(default_factory=list)
-    real: bool = True
+    is_float: bool = True
     channels_last: bool = False
-    where: Where | None = None
+    positions: Positions | None = None
     from_tokens: bool = False
-    alone: bool = False
+    sole_result: bool = False
 
     @property
     def live(self) -> bool:
@@ -44,14 +56,19 @@ class Node:
     @property
     def grid(self) -> TokenGrid | None:
         """Where its tokens lie; None for a map, and for what has no places."""
-        return self.where.grid if self.where is not None and self.real else None
+        return self.positions.grid if self.positions is not None and self.is_float else None
+
+    @property
+    def has_places(self) -> bool:
+        """Whether its numbers lie at more than one place."""
+        return self.positions is not None and self.positions.several
 
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of an activation with more than one position."""
         if (grid := self.grid) is not None:
             return grid.height, grid.width
-        if len(self.shape) != 4 or not self.real or self.from_tokens or self.where is not None:
+        if len(self.shape) != 4 or not self.is_float or self.from_tokens or self.positions is not None:
             return None
         height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
         return (height, width) if height * width > 1 else None
@@ -66,17 +83,25 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """One run of one module: what it read and what it returned, as nodes."""
 
     name: str
-    kind: type[nn.Module]
     read: Node | None
     gave: Node | None
 
 
 class Recorder(TorchFunctionMode):
-    """Writes down one forward: `run` it, then ask. With `start`, a graph is recorded from that node on."""
+    """Writes down one forward: `run` it, then read the attributes.
+
+    With `start`, gradients can be taken with respect to that node and those behind it: grad mode is switched on when
+    it is made.
+
+    Attributes:
+        all, kept: The nodes and their tensors, in the order in which they were made.
+        calls, runs: The runs of modules, and how often each module ran.
+        events: When each module began (`module:input`) and ended (`module`).
+    """
 
     def __init__(self, model: nn.Module, *, start: int | None = None) -> None:
         super().__init__()
@@ -84,7 +109,8 @@ class Recorder(TorchFunctionMode):
         self.nodes: dict[int, Node] = {}
         self.kept: list[Tensor] = []
         self.all: list[Node] = []
-        self.calls: list[Call] = []
+        self.calls: list[ModuleCall] = []
+        self.runs: Counter[str] = Counter()
         self.stack: list[tuple[str, Node | None]] = []
         self.events: list[LayerPoint] = []
         self.constants: dict[int, Tensor] = {}
@@ -95,17 +121,19 @@ class Recorder(TorchFunctionMode):
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
                 if name and not isinstance(module, torch.jit.ScriptModule):
-                    stack.callback(module.register_forward_pre_hook(self._enter(name), with_kwargs=True).remove)
-                    stack.callback(module.register_forward_hook(self._leave(name)).remove)
+                    enter, leave = partial(self._enter, name), partial(self._leave, name)
+                    stack.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    stack.enter_context(module.register_forward_hook(leave))
             stack.enter_context(self)
             return finish(self.model(batch))
 
     def node(self, tensor: Tensor) -> Node | None:
+        """The node of a tensor; None where the forward did not make it."""
         return self.nodes.get(id(tensor))
 
     def _node(self, tensor: Tensor, inputs: tuple[Node, ...], func: str) -> Node:
         scope = tuple(name for name, _ in self.stack)
-        node = Node(tuple(tensor.shape), len(self.all), inputs, func, scope, real=tensor.is_floating_point())
+        node = Node(tuple(tensor.shape), len(self.all), inputs, func, scope, is_float=tensor.is_floating_point())
         if len(node.shape) == 4 and inputs:
             node.channels_last = inputs[0].channels_last and len(inputs[0].shape) == 4
         self.nodes[id(tensor)] = node
@@ -118,63 +146,58 @@ class Recorder(TorchFunctionMode):
         return tuple(dict.fromkeys(node for node in found if node is not None and node.live))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = self._known((args, kwargs or {}))
-        result = func(*args, **(kwargs or {}))
-        if not inputs and threading.get_ident() == self.thread:
-            for tensor in tensors(result):
-                self.constants[id(tensor)] = tensor
-        if inputs and threading.get_ident() == self.thread:
-            if isinstance(result, Tensor) and len(self.all) == self.start:
-                torch.set_grad_enabled(True)
-                result = result.detach().requires_grad_(True).clone()
-            name, results = function_name(func), list(tensors(result))
-            places: list[Where | None] = [None] * len(results)
-            if self.start is None and _loose(name, inputs, results):
-                places = positions.follow(func, name, args, kwargs or {}, results, self._where)
-            for tensor, where in zip(results, places, strict=True):
-                node = self._node(tensor, inputs, name)
-                if node.func == "permute" and (dims := _dims(args, kwargs or {})) in _PERMUTES:
-                    node.channels_last = _PERMUTES[dims]
-                _place(node, where)
-                node.alone = tensor is result
+        kwargs = kwargs or {}
+        inputs = self._known((args, kwargs))
+        result = func(*args, **kwargs)
+        if threading.get_ident() != self.thread:
+            return result
+        if not inputs:
+            self.constants.update((id(tensor), tensor) for tensor in tensors(result))
+            return result
+        if isinstance(result, Tensor) and len(self.all) == self.start:
+            torch.set_grad_enabled(True)
+            result = result.detach().requires_grad_(True).clone()
+        name, results = function_name(func), list(tensors(result))
+        places: list[Positions | None] = [None] * len(results)
+        if self.start is None and _must_follow(name, inputs, results):
+            places = positions.follow(func, name, args, kwargs, results, self._positions)
+        for tensor, where in zip(results, places, strict=True):
+            node = self._node(tensor, inputs, name)
+            if node.func == "permute" and (dims := _dims(args, kwargs)) in _PERMUTES:
+                node.channels_last = _PERMUTES[dims]
+            _place(node, where)
+            node.sole_result = tensor is result
         return result
 
-    def _where(self, tensor: Tensor) -> Where | None:
+    def _positions(self, tensor: Tensor) -> Positions | None:
         """Positions of a tensor that depends on the image: its own, or those of a map."""
         node = self.nodes.get(id(tensor))
         if node is None or not node.live:
             return None
-        if node.where is None and len(node.shape) == 4 and node.size is not None:
+        if node.positions is None and len(node.shape) == 4 and node.size is not None:
             return positions.raster(node.shape, channels_last=node.channels_last)
-        return node.where
+        return node.positions
 
-    def _enter(self, name: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if threading.get_ident() == self.thread:
-                known = self._known((args, kwargs))
-                self.stack.append((name, known[0] if known else None))
-                self.events.append(LayerPoint(name, reads_input=True))
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() == self.thread:
+            known = self._known((args, kwargs))
+            self.stack.append((name, known[0] if known else None))
+            self.events.append(LayerPoint(name, reads_input=True))
 
-        return hook
-
-    def _leave(self, name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if threading.get_ident() != self.thread:
-                return
-            self.events.append(LayerPoint(name))
-            read = self.stack[-1][1]
-            gave = None
-            for tensor in tensors(output):
-                node = self.nodes.get(id(tensor))
-                if (node is None and id(tensor) not in self.constants) or (node is not None and not node.live):
-                    node = self._node(tensor, self._known(args), type(module).__name__.lower())
-                if node is not None and tensor is only_tensor(output):
-                    gave = node
-                    node.names.append(name)
-            self.stack.pop()
-            self.calls.append(Call(name, type(module), read, gave))
-
-        return hook
+    def _leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() != self.thread:
+            return
+        self.events.append(LayerPoint(name))
+        gave = None
+        for tensor in tensors(output):
+            node = self.nodes.get(id(tensor))
+            if (node is None and id(tensor) not in self.constants) or (node is not None and not node.live):
+                node = self._node(tensor, self._known(args), type(module).__name__.lower())
+            if node is not None and tensor is only_tensor(output):
+                gave = node
+                node.names.append(name)
+        self.calls.append(ModuleCall(name, self.stack.pop()[1], gave))
+        self.runs[name] += 1
 
 
 @dataclass(frozen=True)
@@ -202,23 +225,23 @@ def paths(recorder: Recorder, target: Node) -> Paths:
     return Paths(found, [node for node in through if node not in set(found)])
 
 
-def _loose(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
+def _must_follow(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
     """Whether positions must be followed by number: wherever tensors are not plain maps."""
-    maps = all(len(node.shape) == 4 and node.where is None and not node.from_tokens for node in inputs)
+    maps = all(len(node.shape) == 4 and node.positions is None and not node.from_tokens for node in inputs)
     return not maps or any(result.ndim != 4 for result in results) or name in ("view", "reshape")
 
 
-def _place(node: Node, where: Where | None) -> None:
+def _place(node: Node, where: Positions | None) -> None:
     """Note where a tensor's numbers lie: a map is known by its shape, tokens by their grid."""
-    tokens = any(source.from_tokens or (source.where is not None and len(source.shape) < 5) for source in node.inputs)
+    tokens = any(own.from_tokens or (own.positions is not None and len(own.shape) < 5) for own in node.inputs)
     fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
     node.from_tokens = tokens and not (fresh and len(node.shape) == 4)
-    if where is None or not node.real:
+    if where is None or not node.is_float:
         return
     if where.channels_last is not None:
         node.channels_last, node.from_tokens = where.channels_last, False
     else:
-        node.where = where
+        node.positions = where
 
 
 def _dims(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Token networks: which tokens the score still reads, one point a transformer block, how the embedding is pooled."""
+"""Token networks: which tokens the score still reads, one point per transformer block, how the embedding is pooled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from gamlens.models.discovery.recorder import Node, Paths, Recorder
 
 Name = Callable[[Node], LayerPoint | None]
 NORMS = ("layer_norm", "rms_norm", "batch_norm", "group_norm")
-CLASS, OTHER = "norm", "stream"  # what is read with a class token alone, and with other pooling: docs/transformers.md
-TRIES = (8, 40, 10**6)
+TRIES = (8, 40, 10**6)  # how many of the last gates are looked at first, and then
 ATTENDS = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "softmax", "einsum", "bmm")
 POOLS = {
     **dict.fromkeys(("getitem", "select", "unbind", "split", "narrow"), "class token"),
@@ -35,7 +34,7 @@ def reached(rerun: Callable[[int], Recorder], recorder: Recorder, spatial: list[
     """
     for count in TRIES:
         late = spatial[-count:]
-        start = next((node for node in late if node.alone), None)
+        start = next((node for node in late if node.sole_result), None)
         if start is None:
             continue
         late = late[late.index(start) :]
@@ -62,10 +61,11 @@ def _matters(node: Node, gradient: Tensor) -> bool:
     return bool((node.grid.image(gradient) if node.grid is not None else gradient).any())
 
 
-def per_block(recorder: Recorder, group: list[Node], name: Name, read: str) -> list[tuple[Node, LayerPoint]]:
-    """One point for each transformer block of one resolution, `read` as READS says.
+def per_block(recorder: Recorder, group: list[Node], name: Name, *, norms: bool) -> list[tuple[Node, LayerPoint]]:
+    """One point for each transformer block of one resolution: its output, or with `norms` the norm that reads it.
 
-    A block is a module that is repeated and whose output is a gate. Where it has no such point, its output is read.
+    A block is a module that is repeated and whose output is a gate. Which of the two is better for which pooling is
+    measured in docs/transformers.md.
     """
     patterns: Counter[str] = Counter()
     own: dict[Node, set[str]] = {}
@@ -77,9 +77,9 @@ def per_block(recorder: Recorder, group: list[Node], name: Name, read: str) -> l
         return [(node, point) for node in group if (point := name(node)) is not None][-1:]
     found: list[tuple[Node, LayerPoint]] = []
     for node in (node for node in group if best in own[node]):
-        chosen = READS[read](recorder, group, node)
+        chosen = _norm_of(recorder, node) if norms else None
         point = name(chosen) if chosen is not None and chosen.grid is not None else None
-        if chosen is None or chosen is node or point is None:
+        if chosen is None or point is None:
             chosen, point = node, _as_block(node, name(node), best)
         if point is not None:
             found.append((chosen, point))
@@ -92,29 +92,10 @@ def _as_block(node: Node, point: LayerPoint | None, pattern: str) -> LayerPoint 
     return replace(point, module=own[0]) if point is not None and own and not point.chain else point
 
 
-def _norm(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
+def _norm_of(recorder: Recorder, node: Node) -> Node | None:
     """The norm, a module, that reads a block's output."""
     readers = (other for other in recorder.all[node.order + 1 :] if node in other.inputs and other.shape == node.shape)
     return next((other for other in readers if other.names and other.func in NORMS), None)
-
-
-def _mlp(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
-    """What a block's MLP adds to the stream, as the block's output."""
-    return next((source for source in node.inputs if source not in group), None) if node.func == "add" else None
-
-
-def _attention(recorder: Recorder, group: list[Node], node: Node) -> Node | None:
-    """What a block's attention adds to the stream, one gate before the block's output."""
-    place = group.index(node)
-    return _mlp(recorder, group, group[place - 1]) if place else None
-
-
-READS: dict[str, Callable[[Recorder, list[Node], Node], Node | None]] = {
-    "norm": _norm,
-    "stream": lambda recorder, group, node: node,
-    "attention": _attention,
-    "mlp": _mlp,
-}
 
 
 def pooling(found: Paths, last: Node) -> str:
@@ -122,15 +103,8 @@ def pooling(found: Paths, last: Node) -> str:
     placed, words = {last}, []
     for node in sorted({*found.gates, *found.others}, key=lambda node: node.order):
         if any(source in placed for source in node.inputs):
-            if node.size is not None or _has_places(node):
+            if node.size is not None or node.has_places:
                 placed.add(node)
             else:
                 words.append(POOLS.get(node.func, f"by {node.func}"))
     return " and ".join(dict.fromkeys(words)) or "none"
-
-
-def _has_places(node: Node) -> bool:
-    if node.where is None:
-        return False
-    ids = node.where.ids[node.where.ids >= 0]
-    return ids.numel() > 0 and int(ids.min()) != int(ids.max())

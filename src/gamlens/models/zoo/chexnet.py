@@ -6,28 +6,26 @@ import re
 
 from torch import Tensor
 
+from gamlens.data.class_names import CHEST_ALIASES, CHEST_FINDINGS
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
-from gamlens.models.zoo.labels import CHEST, CHEST_ALIASES
 
 
 def chexnet(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
     """DenseNet-121 whose 14 outputs are the logits before the sigmoid; they are what is explained."""
     from torchvision.models import densenet121
 
-    module = densenet121(num_classes=len(CHEST))
-    if tensors is not None:
-        checkpoint.fill(module, to_torchvision(checkpoint.bare(tensors)), name="chexnet")
-    elif not random:
-        raise checkpoint.needs_file("chexnet", "the public CheXNet checkpoint (model.pth.tar)")
-    return Network(
-        module.eval(),
+    module, _ = checkpoint.build(
         "chexnet",
-        "random" if random else "file",
-        labels=CHEST,
-        aliases=CHEST_ALIASES,
-        multi_label=True,
+        lambda _: densenet121(num_classes=len(CHEST_FINDINGS)),
+        len(CHEST_FINDINGS),
+        tensors,
+        random=random,
+        pretrained="the public CheXNet checkpoint (model.pth.tar)",
+        translate=lambda found, _: to_torchvision(found),
     )
+    source = "random" if random else "file"
+    return Network(module, "chexnet", source, labels=CHEST_FINDINGS, aliases=CHEST_ALIASES, multi_label=True)
 
 
 def to_torchvision(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

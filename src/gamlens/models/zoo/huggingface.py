@@ -6,32 +6,25 @@ An ID is a name on the hub or a local folder, `hf/./my-model`. Its processor giv
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.data.reading import import_extra
+from gamlens.errors import GamlensError, warn
 from gamlens.models.checkpoint import fill
 from gamlens.models.network import Network
 
-PREFIX = "hf/"
+HF_PREFIX = "hf/"
 ANY_SIZE = "interpolate_pos_encoding"
 
 
 def transformers() -> Any:
     """The package, or an error that says how to install it."""
-    try:
-        import transformers as package
-    except ImportError as error:
-        raise GamlensError(
-            "This model is built by transformers, which is not installed: pip install 'gamlens[hf]'."
-        ) from error
-    return package
+    return import_extra("transformers", "This model", extra="hf")
 
 
 class ImageTower(nn.Module):
@@ -57,7 +50,7 @@ class ImageTower(nn.Module):
 
 def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
     """A model of the hub or of a folder, with its processor and labels."""
-    package, place = transformers(), name.removeprefix(PREFIX)
+    package, place = transformers(), name.removeprefix(HF_PREFIX)
     try:
         config = package.AutoConfig.from_pretrained(place)
         make = _maker(package, config)
@@ -75,9 +68,7 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
     if tensors is not None:
         fill(module, tensors, name=name)
     if heads := [key for key in missing if "pooler" not in key]:
-        warnings.warn(
-            f"{name} has no weights for {', '.join(heads[:4])}: they are random.", GamlensWarning, stacklevel=2
-        )
+        warn(f"{name} has no weights for {', '.join(heads[:4])}: they are random.")
     network = replace(adopt(module.eval()), name=name, weights="random" if random else place)
     if any("pooler" in key for key in missing):
         network = replace(network, output=_class_token)
@@ -118,7 +109,7 @@ def is_dual(module: Any) -> bool:
 
 
 def vector(output: Any) -> Tensor:
-    """One vector an image out of what a model of transformers returns: class scores, or its embedding."""
+    """One vector per image (B,D) out of what a model of transformers returns: class scores, or its embedding."""
     if isinstance(output, Tensor):
         return output
     for name in ("logits", "image_embeds", "text_embeds", "pooler_output", "feature_maps", "last_hidden_state"):
@@ -162,11 +153,8 @@ def _maker(package: Any, config: Any) -> Any:
 
 
 def _side(config: Any) -> tuple[int, int] | None:
-    config = getattr(config, "vision_config", config)
-    side = getattr(config, "image_size", None)
-    if isinstance(side, Sequence) and len(side) == 2:
-        return int(side[0]), int(side[1])
-    return (int(side), int(side)) if isinstance(side, int) else None
+    """Height and width of the input that a config names; of a dual encoder, its image half's."""
+    return _pair(getattr(getattr(config, "vision_config", config), "image_size", None))
 
 
 def _processor(package: Any, place: str, network: Network) -> dict[str, Any]:
@@ -174,11 +162,7 @@ def _processor(package: Any, place: str, network: Network) -> dict[str, Any]:
     try:
         found = package.AutoImageProcessor.from_pretrained(place)
     except (OSError, ValueError, ImportError, KeyError):
-        warnings.warn(
-            f"hf/{place} has no image processor: ImageNet's mean and std are assumed. Give transform= for others.",
-            GamlensWarning,
-            stacklevel=3,
-        )
+        warn(f"hf/{place} has no image processor: ImageNet's mean and std are assumed. Give transform= for others.")
         return {}
     crop = getattr(found, "crop_size", None) if getattr(found, "do_center_crop", False) else None
     size = _pair(crop) or _pair(getattr(found, "size", None)) or network.size
@@ -192,18 +176,16 @@ def _processor(package: Any, place: str, network: Network) -> dict[str, Any]:
 
 
 def _pair(size: Any) -> tuple[int, int] | None:
-    """(height, width) of a processor's size, which may name both sides or the shortest one."""
+    """(height, width) of a size that is one number or two, or that names both sides or the shortest one."""
     if isinstance(size, int):
         return size, size
-    get: Callable[[str], Any] = size.get if isinstance(size, Mapping) else partial(_attribute, size)
-    if get("height") and get("width"):
-        return int(get("height")), int(get("width"))
-    edge = get("shortest_edge")
+    if isinstance(size, Sequence) and len(size) == 2:
+        return int(size[0]), int(size[1])
+    keys = ("height", "width", "shortest_edge")
+    height, width, edge = (size.get(key) if isinstance(size, Mapping) else getattr(size, key, None) for key in keys)
+    if height and width:
+        return int(height), int(width)
     return (int(edge), int(edge)) if edge else None
-
-
-def _attribute(size: Any, key: str) -> Any:
-    return getattr(size, key, None)
 
 
 def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tensor]:

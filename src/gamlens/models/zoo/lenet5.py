@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
 
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
 
 class LeNet5(nn.Module):
     """(B,1,28,28) or (B,1,32,32) -> (B,classes)."""
@@ -30,18 +32,14 @@ class LeNet5(nn.Module):
 
 def lenet5(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
     """LeNet-5 with the weights of a file, or untrained ones."""
-    module = LeNet5()
-    if tensors is not None:
-        checkpoint.fill(module, tensors, name="lenet5")
-    elif not random:
-        raise checkpoint.needs_file("lenet5", "a checkpoint of this network")
+    module, _ = checkpoint.build("lenet5", lambda _: LeNet5(), len(DIGITS), tensors, random=random)
     return Network(
-        module.eval(),
+        module,
         "lenet5",
         "random" if random else "file",
         size=(28, 28),
         mean=(0.1307,),
         std=(0.3081,),
         short=28,
-        labels=("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+        labels=DIGITS,
     )

@@ -2,66 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, near
-from gamlens.models.checkpoint import fill_classes
+from gamlens.models import checkpoint
 from gamlens.models.network import Network
-from gamlens.models.zoo.labels import imagenet
+from gamlens.models.zoo.torchvision import imagenet_labels
 
-PREFIX = "timm/"
+TIMM_PREFIX = "timm/"
 
 
 def timm() -> Any:
     """The package, or an error that says how to install it."""
-    try:
-        import timm as package
-    except ImportError as error:
-        raise GamlensError(
-            "This model is built by timm, which is not installed: pip install 'gamlens[timm]'."
-        ) from error
-    return package
+    return import_extra("timm", "This model", extra="timm")
 
 
 def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
     """A timm model; its own weights come through timm's download cache."""
-    package, bare = timm(), name.removeprefix(PREFIX)
-    if not package.is_model(bare):
-        raise GamlensError(f"timm has no model {bare!r}: {near(bare, package.list_models())}")
-
-    def make(classes: int) -> nn.Module:
-        module: nn.Module = package.create_model(bare, num_classes=classes)
-        return module
-
-    usual = int(package.get_pretrained_cfg_value(bare, "num_classes") or 1000)
-    if tensors is not None:
-        module, classes = fill_classes(make, tensors, name=name, classes=usual)
-    elif random:
-        module, classes = make(usual), usual
-    else:
-        module, classes = _download(package, bare), usual
-    config = package.data.resolve_model_data_config(module)
-    height, width = config["input_size"][1:]
+    package, own_name = timm(), name.removeprefix(TIMM_PREFIX)
+    if not package.is_model(own_name):
+        raise GamlensError(f"timm has no model {own_name!r}: {near(own_name, package.list_models())}")
+    module, classes = checkpoint.build(
+        name,
+        lambda classes: package.create_model(own_name, num_classes=classes),
+        int(package.get_pretrained_cfg_value(own_name, "num_classes") or 1000),
+        tensors,
+        random=random,
+        pretrained=lambda: package.create_model(own_name, pretrained=True),
+    )
     return Network(
-        module.eval(),
+        module,
         name,
         "random" if random else name,
-        size=(height, width),
-        mean=tuple(config["mean"]),
-        std=tuple(config["std"]),
-        short=max(height, width, round(min(height, width) / config["crop_pct"])),
-        labels=imagenet() if classes == 1000 else (),
+        labels=imagenet_labels() if classes == 1000 else (),
+        **input_of(package.data.resolve_model_data_config(module)),
     )
 
 
-def _download(package: Any, bare: str) -> nn.Module:
-    try:
-        module: nn.Module = package.create_model(bare, pretrained=True)
-    except Exception as error:
-        raise GamlensError(
-            f"The weights of timm/{bare} could not be loaded ({type(error).__name__}: {error}). Offline, pass a file: "
-            "weights='file.safetensors', --weights file.safetensors; or weights='random' for an untrained network."
-        ) from error
-    return module
+def input_of(config: Any) -> dict[str, Any]:
+    """Size, mean, std and short side of a Network's input, of a data config as timm's models have it; else nothing."""
+    if not isinstance(config, Mapping) or not {"input_size", "mean", "std"} <= set(config):
+        return {}
+    height, width = config["input_size"][1:]
+    short = max(height, width, round(min(height, width) / (config.get("crop_pct") or 0.875)))
+    return {"size": (height, width), "mean": tuple(config["mean"]), "std": tuple(config["std"]), "short": short}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from gamlens.models.checkpoint import bare, fill_classes, needs_file
+from gamlens.data.class_names import COCO_CLASSES, VOC_CLASSES
+from gamlens.models import checkpoint
 from gamlens.models.network import Network
-from gamlens.models.zoo import labels
 from gamlens.models.zoo.timm import timm
 
-NAMES: dict[int, tuple[str, ...]] = {80: labels.COCO, 20: labels.VOC}
+LABELS_BY_COUNT = {len(names): names for names in (COCO_CLASSES, VOC_CLASSES)}
 
 
 def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
@@ -18,25 +18,23 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
     The number of classes is the checkpoint's; 80 and 20 have their names.
     """
     package = timm()
-
-    def make(classes: int) -> nn.Module:
-        module: nn.Module = package.create_model(name, num_classes=classes)
-        return module
-
-    module, classes = make(80), 80
-    if tensors is not None:
-        translate = package.models.tresnet.checkpoint_filter_fn
-        module, classes = fill_classes(make, translate(bare(tensors), module), name=name, classes=80)
-    elif not random:
-        raise needs_file(name, "the public multi-label checkpoint for MS-COCO or Pascal VOC")
+    module, classes = checkpoint.build(
+        name,
+        lambda classes: package.create_model(name, num_classes=classes),
+        len(COCO_CLASSES),
+        tensors,
+        random=random,
+        pretrained="the public multi-label checkpoint for MS-COCO or Pascal VOC",
+        translate=lambda found, module: package.models.tresnet.checkpoint_filter_fn(found, module),
+    )
     return Network(
-        module.eval(),
+        module,
         name,
         "random" if random else "file",
         size=(448, 448),
         mean=(0.0, 0.0, 0.0),
         std=(1.0, 1.0, 1.0),
         short=512,
-        labels=NAMES.get(classes, ()),
+        labels=LABELS_BY_COUNT.get(classes, ()),
         multi_label=True,
     )

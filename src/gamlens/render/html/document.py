@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
 
 from gamlens.errors import GamlensError
+from gamlens.files import write_whole
 from gamlens.render.elements import Bars, Block, Chart, Charts, Grid, Heading, Page, Panel, Section, Table, Text
 from gamlens.render.html.pictures import grid_html, single_html
 from gamlens.render.html.svg_chart import chart_html
@@ -113,13 +112,7 @@ def write(page: Page, path: str | Path) -> Path:
     target = Path(path)
     text = html(page)
     try:
-        partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            partial.write_text(text, encoding="utf-8", errors="replace")
-            os.replace(partial, target)
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink()
+        write_whole(target, lambda file: file.write(text.encode("utf-8", "replace")))
     except (OSError, ValueError) as error:
         raise GamlensError(
             f"could not write the page to {str(target)!r} ({getattr(error, 'strerror', None) or error}): "

@@ -5,7 +5,8 @@ import pytest
 
 from gamlens import GamlensError, GamlensWarning
 from gamlens.data import Box, Dataset, Sample, align, match
-from gamlens.models.zoo.labels import CHEST, COCO, VOC, imagenet
+from gamlens.data.class_names import CHEST_FINDINGS, COCO_CLASSES, VOC_CLASSES
+from gamlens.models.zoo.torchvision import imagenet_labels
 
 SHARED = {
     "airplane": "aeroplane",
@@ -32,9 +33,9 @@ SHARED = {
 
 
 def test_voc_is_in_coco_either_way() -> None:
-    found = match(COCO, VOC)
-    assert {COCO[theirs]: VOC[ours] for theirs, ours in found.items()} == SHARED
-    assert match(VOC, COCO) == {ours: theirs for theirs, ours in found.items()}
+    found = match(COCO_CLASSES, VOC_CLASSES)
+    assert {COCO_CLASSES[theirs]: VOC_CLASSES[ours] for theirs, ours in found.items()} == SHARED
+    assert match(VOC_CLASSES, COCO_CLASSES) == {ours: theirs for theirs, ours in found.items()}
 
 
 def test_names_match_whole_and_once() -> None:
@@ -44,8 +45,8 @@ def test_names_match_whole_and_once() -> None:
     }
     assert match(["crane", "crane", "cat"], ["crane", "cat"]) == {2: 1}
     assert match(["crane", "cat"], ["crane", "cat", "Crane"]) == {1: 1}
-    assert match(CHEST, VOC) == {}
-    assert match(imagenet(), imagenet()).items() <= {k: k for k in range(1000)}.items()
+    assert match(CHEST_FINDINGS, VOC_CLASSES) == {}
+    assert match(imagenet_labels(), imagenet_labels()).items() <= {k: k for k in range(1000)}.items()
 
 
 class Numbers:

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from gamlens import GamlensError
 from gamlens.cli import app
 from gamlens.metrics import SIMILARITIES
-from gamlens.sanity import data_files as sanity_data_files
-from gamlens.sanity import data_randomisation as sanity_data
+from gamlens.sanity import data_files, data_randomisation
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def trials(digits):
-    return list(sanity_data.trials(digits, ["gam", "guided_backprop"], seeds=2, train=80, shown=20))
+    return list(data_randomisation.trials(digits, ["gam", "guided_backprop"], seeds=2, train=80, shown=20))
 
 
 def test_both_networks_learn_their_labels_and_only_one_learns_digits(trials):
@@ -56,14 +55,14 @@ def test_lines_compare_the_right_networks(trials):
 
 
 def test_a_map_that_no_network_makes_fails(trials):
-    assert not sanity_data.passes(trials, "edges")
+    assert not data_randomisation.passes(trials, "edges")
     assert all(
         line.random.mean == pytest.approx(1) for trial in trials for line in trial.lines if line.method == "edges"
     )
 
 
 def test_the_split_is_seeded_and_keeps_shown_digits_apart(digits):
-    a, b, other = (sanity_data.split(digits, seed=seed, train=100, shown=30) for seed in (0, 0, 1))
+    a, b, other = (data_randomisation.split(digits, seed=seed, train=100, shown=30) for seed in (0, 0, 1))
     assert torch.equal(a.train, b.train)
     assert not torch.equal(a.train, other.train)
     trained = {tuple(image.flatten().tolist()) for image in a.train}
@@ -71,7 +70,7 @@ def test_the_split_is_seeded_and_keeps_shown_digits_apart(digits):
 
 
 def test_files(trials, tmp_path):
-    written = sanity_data_files.write(trials, tmp_path, {"model": "lenet5"})
+    written = data_files.write(trials, tmp_path, {"model": "lenet5"})
     assert all(file.is_file() for file in written)
     found = json.loads((tmp_path / "sanity.json").read_text())
     assert found["passes"]["edges"] is False
@@ -80,22 +79,22 @@ def test_files(trials, tmp_path):
 
 
 def test_training_leaves_the_random_numbers_of_the_caller_alone(digits):
-    data = sanity_data.split(digits, train=50, shown=10)
+    data = data_randomisation.split(digits, train=50, shown=10)
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    sanity_data.fit(data.train, data.labels, seed=0)
+    data_randomisation.fit(data.train, data.labels, seed=0)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_bad_input(digits, tmp_path):
     with pytest.raises(GamlensError, match="2200 digits of 28 x 28 are needed"):
-        sanity_data.split(digits)
+        data_randomisation.split(digits)
     with pytest.raises(GamlensError, match="At least one seed"):
-        list(sanity_data.trials(digits, ["gam"], seeds=0))
+        list(data_randomisation.trials(digits, ["gam"], seeds=0))
     with pytest.raises(GamlensError, match="explains pairs only"):
-        list(sanity_data.trials(digits, ["vdsn"]))
+        list(data_randomisation.trials(digits, ["vdsn"]))
     with pytest.raises(GamlensError, match="did you mean 'gam'"):
-        list(sanity_data.trials(digits, ["gamm"]))
+        list(data_randomisation.trials(digits, ["gamm"]))
     result = CliRunner().invoke(app, ["sanity", "data", "--split", "all", "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert "no split 'all'" in result.stderr

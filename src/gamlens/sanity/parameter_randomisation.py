@@ -11,27 +11,23 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.errors import GamlensError, GamlensWarning, warn
 from gamlens.lens import Lens
 from gamlens.metrics import SIMILARITIES, Interval, bootstrap
-from gamlens.sanity.randomise import MODES, Part, states
+from gamlens.sanity.compared_maps import Features, MakeMaps, MethodMaps, compare, describe, others
+from gamlens.sanity.randomise import MODES, NetworkPart, states
 
 LEVEL = 0.95
-MOST_PAIRS = 2000
 FEW = 5
-Make = Callable[[Lens], dict[str, Tensor]]
-Features = dict[str, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Row:
-    """How alike one item's map in one state is to its original: {measure: similarity}; `flat` maps agree with none."""
+class MapSimilarity:
+    """How alike one item's map in one state is to its original: {measure: similarity}; a `flat` map is like none."""
 
     method: str
     mode: str
@@ -59,11 +55,11 @@ class Verdict:
 class Outcome:
     """Everything a run found; `shown` are maps {(mode, step): {method: (R,H,W)}}, (mode "", step 0) the originals."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[NetworkPart, ...]
     items: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[MapSimilarity, ...]
     verdicts: tuple[Verdict, ...]
-    shown: dict[tuple[str, int], dict[str, Tensor]]
+    shown: dict[tuple[str, int], MethodMaps]
 
     def passes(self, method: str) -> bool:
         return all(verdict.passes for verdict in self.verdicts if verdict.method == method)
@@ -81,10 +77,10 @@ class Outcome:
         return found
 
 
-def parameters(
+def randomise_parameters(
     lens: Lens,
-    make: Make,
-    found: Sequence[Part],
+    make: MakeMaps,
+    found: Sequence[NetworkPart],
     items: Sequence[str],
     *,
     groups: Sequence[int] | None = None,
@@ -95,7 +91,7 @@ def parameters(
 ) -> Outcome:
     """Maps of every state of a copy of the model, compared with the original's.
 
-    `make` gives the maps of every method (R,H,W) through a lens, one row an item; rows of one group (the two sides of
+    `make` gives the maps (R,H,W) of every method through a lens, one row per item; rows of one group (the two sides of
     a pair) are not "other images" to each other; the maps of the first `keep` rows are kept for pictures.
     """
     groups = range(len(items)) if groups is None else groups
@@ -114,7 +110,7 @@ def parameters(
                 flat = maps[method].flatten(1).amax(dim=1) == 0
                 for row, item in enumerate(items):
                     one = {measure: float(value[row]) for measure, value in values.items()}
-                    rows.append(Row(method, state.mode, state.step, state.part, item, one, bool(flat[row])))
+                    rows.append(MapSimilarity(method, state.mode, state.step, state.part, item, one, bool(flat[row])))
     return Outcome(tuple(found), tuple(items), tuple(rows), _verdicts(rows, features, groups, len(found)), shown)
 
 
@@ -129,42 +125,6 @@ def _no_denormals() -> Iterator[None]:
         torch.set_flush_denormal(was)
 
 
-def describe(maps: Mapping[str, Tensor]) -> Features:
-    """{method: {measure: what is compared}}."""
-    return {
-        method: {name: entry.describe(values) for name, entry in SIMILARITIES.items()}
-        for method, values in maps.items()
-    }
-
-
-def compare(a: Features, b: Features) -> dict[str, dict[str, Tensor]]:
-    """Row by row, {method: {measure: (R,)}}; a flat map has no order to agree with and counts as 0."""
-    return {
-        method: {
-            name: entry.compare(a[method][name], b[method][name]).nan_to_num(0.0)
-            for name, entry in SIMILARITIES.items()
-        }
-        for method in a
-    }
-
-
-def others(features: Features, groups: Sequence[int], *, seed: int = 0) -> dict[str, dict[str, Tensor]]:
-    """Similarities of the maps of different images, {method: {measure: (P,)}}; of very many pairs a seeded draw."""
-    pairs = torch.tensor([pair for pair in combinations(range(len(groups)), 2) if groups[pair[0]] != groups[pair[1]]])
-    if len(pairs) > MOST_PAIRS:
-        pairs = pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))[:MOST_PAIRS]]
-    found: dict[str, dict[str, list[Tensor]]] = {}
-    for part in torch.split(pairs, 64):
-        left, right = (
-            {method: {name: values[side] for name, values in own.items()} for method, own in features.items()}
-            for side in part.T
-        )
-        for method, measures in compare(left, right).items():
-            for name, values in measures.items():
-                found.setdefault(method, {}).setdefault(name, []).append(values)
-    return {method: {name: torch.cat(part) for name, part in own.items()} for method, own in found.items()}
-
-
 def check_groups(groups: Sequence[int]) -> None:
     """At least two different images (or pairs): the verdict is taken against maps of others."""
     count = len(set(groups))
@@ -174,14 +134,10 @@ def check_groups(groups: Sequence[int]) -> None:
             "two, better twenty."
         )
     if count < FEW:
-        warnings.warn(
-            f"The verdict rests on {count} images or pairs only: give {FEW} or more, better twenty.",
-            GamlensWarning,
-            stacklevel=3,
-        )
+        warn(f"The verdict rests on {count} images or pairs only: give {FEW} or more, better twenty.")
 
 
-def _verdicts(rows: list[Row], features: Features, groups: Sequence[int], last: int) -> tuple[Verdict, ...]:
+def _verdicts(rows: list[MapSimilarity], features: Features, groups: Sequence[int], last: int) -> tuple[Verdict, ...]:
     verdicts = []
     for method, measures in others(features, groups).items():
         end = [row for row in rows if (row.method, row.mode, row.step) == (method, MODES[0], last)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib
+import importlib.util
 import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,20 +17,33 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from gamlens.errors import GamlensError
+from gamlens.data.sample import Box
+from gamlens.errors import GamlensError, near
+from gamlens.inputs.images import IMAGE_EXTENSIONS
 
-Root = str | os.PathLike[str]
-Item = TypeVar("Item")
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+AnyPath = str | os.PathLike[str]
+Entry = TypeVar("Entry")
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
 TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 
 @dataclass(frozen=True)
-class Note:
+class Annotation:
     """What a VOC-style XML says: the (H,W) it was drawn on, where given, and (class name, (x0, y0, x1, y1))."""
 
-    size: tuple[int, int] | None
-    objects: tuple[tuple[str, tuple[float, ...]], ...]
+    size: tuple[int, int] | None = None
+    objects: tuple[tuple[str, tuple[float, ...]], ...] = ()
+
+    def boxes(self, index: Mapping[str, int], where: str) -> tuple[Box, ...]:
+        """The objects as boxes; `index` gives the classes' numbers, `where` is the file that an error names."""
+        return tuple(Box(class_index(name, index, where), *corners) for name, corners in self.objects)
+
+
+def class_index(name: str, index: Mapping[str, int], where: str) -> int:
+    """The number of a class, or an error that says where the unknown name stands."""
+    if name not in index:
+        raise GamlensError(f"{where} has the class {name!r}, none of the {len(index)} known ones: {near(name, index)}")
+    return index[name]
 
 
 def first(places: Iterable[Path], what: str, todo: str) -> Path:
@@ -42,7 +56,7 @@ def first(places: Iterable[Path], what: str, todo: str) -> Path:
     raise GamlensError(f"There is no {what}: expected at {listed}. {todo}")
 
 
-def folder(root: Root) -> Path:
+def dataset_folder(root: AnyPath) -> Path:
     """The data set's folder as a Path, or an error where it is not one."""
     path = Path(root)
     if not path.is_dir():
@@ -51,16 +65,23 @@ def folder(root: Root) -> Path:
     return path
 
 
-def optional(module: str, why: str) -> ModuleType:
-    """A module of the extra `eval`, imported where it is needed."""
+def import_extra(module: str, why: str, *, extra: str = "eval") -> ModuleType:
+    """A module that an extra of gamlens installs, imported where it is needed; `why` begins the error message."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise GamlensError(f"{why} needs the package {package!r} ({error}): pip install 'gamlens[eval]'.") from error
+        raise GamlensError(f"{why} needs the package {package!r} ({error}): pip install 'gamlens[{extra}]'.") from error
 
 
-def cut(items: Sequence[Item], limit: int | None) -> Sequence[Item]:
+def package_files(package: str, pattern: str) -> list[Path]:
+    """Files that an installed package ships, found without importing it; none where it is not installed."""
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec is not None else None
+    return [file for place in places or () for file in sorted(Path(place).glob(pattern)) if file.is_file()]
+
+
+def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
     """The first `limit` of the items; all of them for None."""
     if limit is not None and limit < 1:
         raise GamlensError(f"A limit is a number of samples from 1 up, or None for all; found {limit!r}.")
@@ -78,7 +99,7 @@ def images_in(path: Path) -> list[str]:
 
 def is_image(name: str) -> bool:
     """Whether a file of that name is an image; hidden files (macOS leaves them in archives) are not."""
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+    return name.lower().endswith(IMAGE_EXTENSIONS) and not name.startswith(".")
 
 
 def folders_in(path: Path) -> list[str]:
@@ -98,62 +119,54 @@ def all_there(names: Sequence[str], have: Iterable[str], where: Path, listed_in:
         )
 
 
-def image_size(path: Root) -> tuple[int, int]:
+def image_size(path: AnyPath) -> tuple[int, int]:
     """(H,W) of an image file, upright, from its header alone."""
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            turned = image.getexif().get(0x0112, 1) in TURNED
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as an image: {type(error).__name__}: {error}") from error
+    errors = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+    with read_as("an image", path, *errors), Image.open(path) as image:
+        width, height = image.size
+        turned = image.getexif().get(0x0112, 1) in TURNED
     return (width, height) if turned else (height, width)
+
+
+@contextmanager
+def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> Iterator[None]:
+    """Turns errors while a file is read into one that names the file and what it was taken for."""
+    try:
+        yield
+    except errors as error:
+        raise GamlensError(
+            f"Cannot read {str(path)!r} as {kind}: {type(error).__name__}: {error}. Download or write the file again."
+        ) from error
 
 
 def text(path: Path) -> str:
     """A text file in UTF-8, with or without a byte order mark."""
-    try:
+    with read_as("text", path, OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as text: {type(error).__name__}: {error}") from error
 
 
 def rows(path: Path) -> list[list[str]]:
     """The rows of a CSV file, empty lines left out."""
-    try:
-        return [
-            row
-            for row in csv.reader(io.StringIO(text(path), newline=""), strict=True)
-            if any(cell.strip() for cell in row)
-        ]
-    except csv.Error as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as CSV: {error}. Save it anew, or download it again.") from error
+    with read_as("CSV", path, csv.Error):
+        found = list(csv.reader(io.StringIO(text(path), newline=""), strict=True))
+    return [row for row in found if any(cell.strip() for cell in row)]
 
 
 def read_json(path: Path) -> Any:
     """The contents of a JSON file."""
-    try:
+    with read_as("JSON", path, json.JSONDecodeError):
         return json.loads(text(path))
-    except json.JSONDecodeError as error:
-        raise GamlensError(f"{str(path)!r} is not JSON ({error}): download or write it again.") from error
 
 
-def read_xml(path: Path) -> Note:
+def read_xml(path: Path) -> Annotation:
     """A VOC-style annotation; the numbers as given, whatever pixel they count from."""
-    try:
+    with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError):
         tree = ElementTree.parse(path).getroot()
-        objects = tuple(
-            (
-                (thing.findtext("name") or "").strip(),
-                tuple(_number(thing, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")),
-            )
-            for thing in tree.findall("object")
-        )
+        things = tree.findall("object")
+        names = [(thing.findtext("name") or "").strip() for thing in things]
+        corners = [tuple(_number(thing, f"bndbox/{side}") for side in CORNERS) for thing in things]
         height, width = (int(_number(tree, f"size/{side}", default=0)) for side in ("height", "width"))
-    except (ElementTree.ParseError, OSError, ValueError) as error:
-        raise GamlensError(
-            f"Cannot read the annotation {str(path)!r}: {error}. Unpack the annotations again."
-        ) from error
-    return Note((height, width) if min(height, width) > 0 else None, objects)
+    return Annotation((height, width) if min(height, width) > 0 else None, tuple(zip(names, corners, strict=True)))
 
 
 def _number(node: ElementTree.Element, path: str, *, default: float | None = None) -> float:

@@ -1,18 +1,17 @@
-"""Which blocks, which embedding: read off one recorded forward of any network.
+"""Which blocks and which embedding a network has: read off one recorded forward of any network.
 
 Every tensor of the forward becomes a node. A node that every path from the image to the score passes through is a
 gate. A block is, for each resolution, the last gate of that stage; the last block is the last gate that still has
 positions, which is exactly what pooling reads. Where all blocks have one resolution, as in a vision transformer, each
-transformer block is one (models/tokens.py).
+transformer block is one (tokens.py).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,14 +24,21 @@ from gamlens.models.discovery.recorder import Node, Paths, Recorder, paths
 
 MIN_STRIDE = 4
 LONGEST_CHAIN = 6
-LINEAR = ("linear", "conv2d", "conv_transpose2d", "matmul", "addmm", "mm", "einsum")
+NORMALISES = ("normalize", "batch_norm", "layer_norm")
+DIVIDES = ("truediv", "div", "divide", "true_divide")
+LINEAR_FUNCTIONS = ("linear", "conv2d", "conv_transpose2d", "matmul", "addmm", "mm", "einsum")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A block that may be read: its name, its activation's (C,h,w), its stride in pixels, chosen by default or not.
+    """A block that may be read.
 
-    `grid` says where its tokens lie, and how many are set aside; None for a map.
+    Attributes:
+        name: As LayerPoint writes it.
+        shape: (C,h,w) of its activation.
+        stride: Input pixels per position.
+        chosen: Whether it is read unless the user names blocks.
+        grid: Where its tokens lie, and how many are set aside; None for a map.
     """
 
     name: str
@@ -43,7 +49,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Layout:
+class NetworkLayout:
     """What discovery found: blocks in the order they run, the embedding with its width, and how it is pooled."""
 
     stages: tuple[Stage, ...]
@@ -53,16 +59,16 @@ class Layout:
 
     @property
     def blocks(self) -> tuple[str, ...]:
+        """The names of the chosen stages."""
         return tuple(stage.name for stage in self.stages if stage.chosen)
 
 
 def point_of(recorder: Recorder, node: Node) -> LayerPoint | None:
     """How `node` is written down: a module that runs once, else functions applied to such a module's output."""
-    runs = Counter(call.name for call in recorder.calls)
     chain: tuple[str, ...] = ()
     last, grid = node.channels_last and node.size is not None and node.grid is None, node.grid is not None
     for _ in range(LONGEST_CHAIN):
-        once = [name for name in node.names if runs[name] == 1]
+        once = [name for name in node.names if recorder.runs[name] == 1]
         if once:
             return LayerPoint(min(once, key=lambda name: name.count(".")), chain=chain, channels_last=last, tokens=grid)
         if not node.inputs or not node.func:
@@ -80,37 +86,36 @@ def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[LayerPoint, int]
     The model's own output where there is no such map after pooling, or where it is normalised afterwards: then the
     model is an embedder.
     """
-    last = max((node.order for node in path if node.size), default=0)
-    after = [node for node in path if node.order > last]
-    for number, node in reversed(list(enumerate(after))):
+    for source, node in _steps_after_pooling(path):
         if _normalises(node):
             break
-        if node.func in LINEAR and number > 0:
-            source = after[number - 1]
+        if node.func in LINEAR_FUNCTIONS:
             point = _head_input(recorder, node, source) or point_of(recorder, source)
             if point is not None:
                 return point, source.shape[1]
     return LayerPoint(OUTPUT), path[-1].shape[1]
 
 
+def _steps_after_pooling(gates: list[Node]) -> list[tuple[Node, Node]]:
+    """What is read and what is made of it, for each step from pooling to the score; the last step first."""
+    last = max((node.order for node in gates if node.size), default=0)
+    return list(pairwise(node for node in gates if node.order > last))[::-1]
+
+
 def _normalises(node: Node) -> bool:
     """Whether `node` is a normalised vector: F.normalize, a batch or layer norm, or a division by a norm."""
-    divided = node.func in ("truediv", "div", "divide", "true_divide") and any(
-        "norm" in own.func for own in node.inputs
-    )
-    return divided or node.func in ("normalize", "batch_norm", "layer_norm")
+    by_norm = any("norm" in source.func for source in node.inputs)
+    return node.func in NORMALISES or (by_norm and node.func in DIVIDES)
 
 
 def _head_input(recorder: Recorder, node: Node, source: Node) -> LayerPoint | None:
     """`module:input` where a module that runs once reads `source` and gives `node`."""
-    runs = Counter(call.name for call in recorder.calls)
-    for call in recorder.calls:
-        if call.gave is node and call.read is source and runs[call.name] == 1:
-            return LayerPoint(call.name, reads_input=True)
-    return None
+    calls = (call for call in recorder.calls if call.gave is node and call.read is source)
+    once = (call.name for call in calls if recorder.runs[call.name] == 1)
+    return next((LayerPoint(name, reads_input=True) for name in once), None)
 
 
-def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> Layout:
+def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> NetworkLayout:
     """Record one forward of `model` on `batch` (1,C,H,W); `output` picks the scores out of what it returns.
 
     Call it with the model in eval mode and no graph. Tokens take a second forward.
@@ -129,7 +134,9 @@ def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> Layout:
             other.run(copy.clone(), finish)
             return other
 
-        read = tokens.reached(again, recorder, spatial, _before_head(found.gates, target))
+        steps = _steps_after_pooling(found.gates)  # what the head reads, since an untrained head may be zero
+        last = next((source for source, node in steps if node.func in LINEAR_FUNCTIONS), target)
+        read = tokens.reached(again, recorder, spatial, last)
     pooling = tokens.pooling(found, spatial[-1]) if spatial else ""
     stages = _stages(recorder, found, read, (int(batch.shape[-2]), int(batch.shape[-1])), pooling)
     if not stages:
@@ -138,14 +145,7 @@ def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> Layout:
             "tokens whose places are known. Name the blocks yourself: Lens(model, blocks=['...'])."
         )
     embedding, width = embedding_of(recorder, found.gates)
-    return Layout(tuple(stages), str(embedding), width, pooling)
-
-
-def _before_head(gates: list[Node], target: Node) -> Node:
-    """What the last linear map reads: untrained heads may be zero."""
-    last = max((node.order for node in gates if node.size), default=0)
-    after = [node for node in gates if node.order > last]
-    return next((after[n - 1] for n in range(len(after) - 1, 0, -1) if after[n].func in LINEAR), target)
+    return NetworkLayout(tuple(stages), str(embedding), width, pooling)
 
 
 def locate(model: nn.Module, batch: Tensor, points: Sequence[LayerPoint]) -> dict[LayerPoint, TokenGrid | None]:
@@ -202,9 +202,9 @@ def _stages(recorder: Recorder, found: Paths, spatial: list[Node], image: tuple[
     for octave, group in groups:
         picked += _missing(recorder, found, picked, octave, image)
         if flat and any(node.grid for node in group):
-            kind = tokens.CLASS if pooling == "class token" else tokens.OTHER
             placed = [node for node in group if node.grid]
-            picked += tokens.per_block(recorder, placed, partial(point_of, recorder), kind)
+            norms = pooling == "class token"
+            picked += tokens.per_block(recorder, placed, partial(point_of, recorder), norms=norms)
             if group[-1].grid is not None or group[-1].func in MOVES:
                 continue
         for node in reversed(group):
@@ -226,27 +226,23 @@ def _missing(
     recorder: Recorder, found: Paths, picked: list[tuple[Node, LayerPoint]], octave: int | None, image: tuple[int, int]
 ) -> list[tuple[Node, LayerPoint]]:
     """For resolutions between the last picked one and `octave` that no gate has: the last output of a whole module."""
-    result = []
     start = picked[-1][0].octave(image) if picked else None
-    for level in range((start or 0) + 1, octave or 0) if start is not None else ():
-        best: tuple[int, int, Node, LayerPoint] | None = None
+    result: list[tuple[Node, LayerPoint]] = []
+    for level in range(start + 1, octave or 0) if start is not None else ():
+        whole = []
         for node in found.others:
-            point = point_of(recorder, node) if node.octave(image) == level and node.names else None
-            if point is None or point.chain or _inside_transition(recorder, node, image):
-                continue
-            entry = (-point.module.count("."), node.order, node, point)
-            best = entry if best is None or entry[:2] > best[:2] else best
-        if best is not None:
-            result.append((best[2], best[3]))
+            point = point_of(recorder, node) if node.names and node.octave(image) == level else None
+            if point is not None and not point.chain and not _inside_transition(recorder, node, image):
+                whole.append((node, point))
+        result += sorted(whole, key=lambda pair: (-pair[1].module.count("."), pair[0].order))[-1:]
     return result
 
 
 def _inside_transition(recorder: Recorder, node: Node, image: tuple[int, int]) -> bool:
     """Whether `node` was made inside a module that reads this resolution and returns half of it."""
     here = node.octave(image)
-    for call in recorder.calls:
-        if call.name in node.scope and call.read is not None and call.read.octave(image) == here:
-            after = call.gave.octave(image) if call.gave is not None else None
-            if here is not None and after == here + 1:
-                return True
-    return False
+    return here is not None and any(
+        call.read.octave(image) == here and call.gave.octave(image) == here + 1
+        for call in recorder.calls
+        if call.name in node.scope and call.read is not None and call.gave is not None
+    )

@@ -15,10 +15,9 @@ from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.cli import app
 from gamlens.inputs.images import pictures
 from gamlens.metrics import SIMILARITIES
-from gamlens.sanity import maps as sanity_maps
-from gamlens.sanity import parameter_files as sanity_files
-from gamlens.sanity import parameters as sanity
-from gamlens.sanity.randomise import MODES, Part, parts, reset, states, twin
+from gamlens.sanity import compared_maps, parameter_files
+from gamlens.sanity.parameter_randomisation import randomise_parameters
+from gamlens.sanity.randomise import MODES, NetworkPart, parts, reset, states, twin
 
 X = images(6, 64)
 runner = CliRunner()
@@ -32,8 +31,8 @@ def lens():
 @pytest.fixture(scope="module")
 def outcome(lens):
     shown = list(pictures(X))
-    make = sanity_maps.of_classes(lens, shown, ["gam", "guided_backprop"], batch=4)
-    return sanity.parameters(lens, make, parts(lens, X[:1]), [picture.name for picture in shown])
+    make = compared_maps.of_classes(lens, shown, ["gam", "guided_backprop"], batch=4)
+    return randomise_parameters(lens, make, parts(lens, X[:1]), [picture.name for picture in shown])
 
 
 def test_a_map_that_ignores_the_weights_fails_and_one_that_depends_on_them_passes(outcome):
@@ -114,20 +113,22 @@ def test_reset_takes_back_batch_statistics_and_shuffles_what_has_no_reset():
 
     net = nn.ModuleDict({"norm": nn.BatchNorm2d(3), "scaled": Scaled()})
     net["norm"].running_mean.fill_(5)
-    reset(net, Part("all", ("norm", "scaled")), seed=0)
+    reset(net, NetworkPart("all", ("norm", "scaled")), seed=0)
     assert net["norm"].running_mean.tolist() == [0, 0, 0]
     assert net["scaled"].scale.tolist() != list(range(20))
     assert sorted(net["scaled"].scale.tolist()) == list(range(20))
     state = torch.get_rng_state()
-    reset(net, Part("all", ("scaled",)), seed=0)
+    reset(net, NetworkPart("all", ("scaled",)), seed=0)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_pairs_compare_both_sides_and_only_other_pairs(lens):
     shown = list(pictures(X))
-    make = sanity_maps.of_pairs(lens, shown[::2], shown[1::2], ["gam", "vdsn", "input_gradient"], batch=2)
+    make = compared_maps.of_pairs(lens, shown[::2], shown[1::2], ["gam", "vdsn", "input_gradient"], batch=2)
     with pytest.warns(GamlensWarning, match="3 images or pairs only"):
-        found = sanity.parameters(lens, make, parts(lens, X[:1], pairs=True), list("abcdef"), groups=[0, 0, 1, 1, 2, 2])
+        found = randomise_parameters(
+            lens, make, parts(lens, X[:1], pairs=True), list("abcdef"), groups=[0, 0, 1, 1, 2, 2]
+        )
     assert {verdict.pairs for verdict in found.verdicts} == {12}
     assert not found.passes("edges")
     pair = lens.compare(X[::2], X[1::2]).y.maps[1]
@@ -135,7 +136,7 @@ def test_pairs_compare_both_sides_and_only_other_pairs(lens):
 
 
 def test_a_class_stays_the_one_of_the_original_model(lens):
-    make = sanity_maps.of_classes(lens, list(pictures(X)), ["gam"])
+    make = compared_maps.of_classes(lens, list(pictures(X)), ["gam"])
     for state in states(lens, parts(lens, X[:1])):
         aims = lens.trace(X, n=1).targets.tolist()
         torch.testing.assert_close(make(state.lens)["gam"], state.lens.classify(X, aims).maps, atol=1e-6, rtol=0)
@@ -147,8 +148,8 @@ def test_a_model_with_one_block_is_checked_too():
     lens = Lens(seeded(lambda: net), blocks=["1"])
     found = parts(lens, X[:1])
     assert [part.name for part in found] == ["head", "1"]
-    make = sanity_maps.of_classes(lens, list(pictures(X)), ["gam"])
-    outcome = sanity.parameters(lens, make, found, list("abcdef"))
+    make = compared_maps.of_classes(lens, list(pictures(X)), ["gam"])
+    outcome = randomise_parameters(lens, make, found, list("abcdef"))
     assert len(outcome.rows) == 2 * 2 * 2 * 6
 
 
@@ -163,7 +164,7 @@ def test_flat_maps_are_counted_and_agree_with_nothing(lens):
         maps = torch.rand(6, 32, 32, generator=torch.Generator().manual_seed(0))
         return {"gam": maps if look is lens else torch.zeros(6, 32, 32)}
 
-    outcome = sanity.parameters(lens, make, parts(lens, X[:1]), list("abcdef"))
+    outcome = randomise_parameters(lens, make, parts(lens, X[:1]), list("abcdef"))
     assert all(row.flat and row.values["spearman"] == 0 and row.values["hog"] == 0 for row in outcome.rows)
 
 
@@ -173,7 +174,7 @@ def test_tiny_numbers_are_left_as_they_were(outcome):
 
 def test_files(outcome, tmp_path):
     shown = [Image.new("RGB", (40, 30), "white")] * 6
-    written = sanity_files.write(outcome, tmp_path, shown, {"model": "small"})
+    written = parameter_files.write(outcome, tmp_path, shown, {"model": "small"})
     assert all(file.is_file() for file in written)
     found = json.loads((tmp_path / "sanity.json").read_text())
     assert found["passes"] == {"gam": outcome.passes("gam"), "guided_backprop": outcome.passes("guided_backprop"),
@@ -186,8 +187,8 @@ def test_files(outcome, tmp_path):
     with Image.open(tmp_path / "curves.png") as picture:
         assert picture.width > 1000
     copied = copy.copy(outcome)
-    with pytest.raises(GamlensError, match="Cannot write"):
-        sanity_files.write(copied, tmp_path / "rows.csv", shown, {})
+    with pytest.raises(GamlensError, match="Cannot make the folder"):
+        parameter_files.write(copied, tmp_path / "rows.csv", shown, {})
 
 
 MODEL = """

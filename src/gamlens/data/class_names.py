@@ -1,8 +1,7 @@
-"""Class names of a data set and of a model, matched: the same thing has other names in VOC and in COCO."""
+"""Class names of public data sets, and matching those of a data set with those of a model."""
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,30 @@ from types import MappingProxyType
 
 from gamlens.data.sample import Dataset, Mask, MaskSource, Sample
 from gamlens.data.subsets import Manifest
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.errors import GamlensError, warn
+
+VOC_CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+COCO_CLASSES = (
+    *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
+    *("fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow"),
+    *("elephant", "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee"),
+    *("skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard"),
+    *("tennis racket", "bottle", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple"),
+    *("sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch"),
+    *("potted plant", "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone"),
+    *("microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors", "teddy bear"),
+    *("hair drier", "toothbrush"),
+)
+
+CHEST_FINDINGS = (
+    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
+    *("Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
+)
+CHEST_ALIASES = {"Infiltrate": "Infiltration"}
 
 SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
@@ -71,11 +93,9 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
         )
     if len(found) < len(dataset.classes):
         missing = [name for index, name in enumerate(dataset.classes) if index not in found]
-        warnings.warn(
+        warn(
             f"{len(found)} of the {len(dataset.classes)} classes of {dataset.name} are the model's; left out: "
-            f"{', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}.",
-            GamlensWarning,
-            stacklevel=2,
+            f"{', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}."
         )
     back = MappingProxyType({ours: theirs for theirs, ours in found.items()})
     samples = tuple(_renumbered(sample, found, back) for sample in dataset)

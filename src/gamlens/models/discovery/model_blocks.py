@@ -1,0 +1,98 @@
+"""The blocks of a model that are read: those that the user named, or those that discovery finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from gamlens.capture.guard import failed, model_guard
+from gamlens.capture.layers import OUTPUT, LayerPoint, TokenGrid, tensors
+from gamlens.errors import GamlensError, near
+from gamlens.models.discovery.discover import NetworkLayout, discover, locate
+from gamlens.models.outputs import Output, pick
+
+
+@dataclass(frozen=True)
+class ModelBlocks:
+    """The blocks of a model that are read.
+
+    Attributes:
+        points: The blocks in the order in which they run.
+        layout: What discovery found; None where it found nothing and the blocks are named by the user.
+        writes_input: Whether the model changes its input in place.
+        grids: By block, where its tokens lie at the input size `size`; maps are not in it.
+        size: Height and width of the input that was looked at.
+    """
+
+    points: tuple[LayerPoint, ...]
+    layout: NetworkLayout | None
+    writes_input: bool
+    grids: Mapping[str, TokenGrid]
+    size: tuple[int, int]
+
+
+def points_named(model: nn.Module, names: Sequence[str] | None) -> tuple[LayerPoint, ...] | None:
+    """Names as points of this model, or an error with near matches."""
+    if names is None:
+        return None
+    if isinstance(names, str):
+        names = [names]
+    points = tuple(LayerPoint.parse(name) for name in names)
+    if not points or len(set(points)) != len(points):
+        raise GamlensError(f"blocks= needs at least one name and none twice; found {list(names)}.")
+    known = dict(model.named_modules())
+    for point in points:
+        if point.module not in known and str(point) != OUTPUT:
+            raise GamlensError(f"The model has no module {point.module!r}: {near(point.module, filter(None, known))}")
+    return points
+
+
+def find_blocks(
+    model: nn.Module, image: Tensor, *, asked: tuple[LayerPoint, ...] | None, output: Output
+) -> ModelBlocks:
+    """The blocks by one recorded forward of `image` (1,C,H,W); `asked` are those that the user named."""
+
+    def pick_scores(value: Any) -> Any:
+        if output is not None or isinstance(value, Tensor):
+            return pick(value, output)
+        first = next(tensors(value), None)
+        return pick(value, None) if first is None and asked is None else first
+
+    layout = None
+    with _copied(model, image) as copy:
+        version = copy._version
+        with suppress(GamlensError) if asked is not None else nullcontext():
+            layout = discover(model, copy, output=pick_scores)
+        grids: dict[LayerPoint, TokenGrid | None] = {}
+        if asked is not None:
+            grids = locate(model, copy.clone(), asked)
+        elif layout is not None:
+            grids = {LayerPoint.parse(stage.name): stage.grid for stage in layout.stages if stage.chosen}
+        size = (int(image.shape[-2]), int(image.shape[-1]))
+        return ModelBlocks(tuple(grids), layout, copy._version != version, _of_tokens(grids), size)
+
+
+def token_grids(model: nn.Module, image: Tensor, points: Sequence[LayerPoint]) -> dict[str, TokenGrid]:
+    """Where the tokens of `points` lie at another input size, by one recorded forward of `image` (1,C,H,W)."""
+    with _copied(model, image) as copy:
+        return _of_tokens(locate(model, copy, points))
+
+
+@contextmanager
+def _copied(model: nn.Module, image: Tensor) -> Iterator[Tensor]:
+    """A copy of `image` to run the model on. The model is left as it was; its errors say which shape it got."""
+    with model_guard(model):
+        try:
+            yield image.detach().clone()
+        except GamlensError:
+            raise
+        except Exception as error:
+            raise failed(f"an image of shape {tuple(image.shape)}", error) from error
+
+
+def _of_tokens(grids: Mapping[LayerPoint, TokenGrid | None]) -> dict[str, TokenGrid]:
+    return {str(point): grid for point, grid in grids.items() if grid is not None}

@@ -1,0 +1,186 @@
+"""What one forward of pairs of images gave, from which both maps of every pair are made under any score."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gamlens import fuse, scores
+from gamlens.capture import backward
+from gamlens.capture.device import Check, Checks, finite_score
+from gamlens.capture.forward import ForwardRecord
+from gamlens.errors import GamlensError
+from gamlens.explanation import NO_CLASS, PairExplanation
+from gamlens.fuse import at_least_float32, without_grad_or_autocast
+from gamlens.methods import METHODS
+from gamlens.pairs import correspondence
+from gamlens.pairs.correspondence import Matches, Side
+from gamlens.trace import Provenance, Trace
+
+
+@dataclass(eq=False)
+class PairTrace:
+    """One forward of P pairs: both sides' activations and embeddings.
+
+    The score is chosen when explaining. Its gradients go back through the network once and are kept.
+
+    Attributes:
+        records: One forward of all images, x before y; or one for each side where their sizes differ.
+        embeddings: The embeddings of x and y, (P,D) each, in the graph.
+        provenances: The images of x and y and how they were looked at.
+        views: PairTraces of the same pairs at other scales or mirrored, and whether each is mirrored.
+    """
+
+    records: tuple[ForwardRecord, ...]
+    embeddings: tuple[Tensor, Tensor]
+    provenances: tuple[Provenance, Provenance]
+    views: tuple[tuple[PairTrace, bool], ...] = ()
+    released: bool = False
+    _sides: dict[Any, tuple[Trace, Trace]] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @classmethod
+    def from_records(
+        cls, records: tuple[ForwardRecord, ...], provenances: tuple[Provenance, Provenance], pairs: int
+    ) -> PairTrace:
+        """Split the embeddings of one forward, or take those of two, into x's and y's."""
+        x, y = records[0].embeddings, records[-1].embeddings
+        if len(records) == 1:
+            with torch.inference_mode(False), torch.enable_grad():
+                x, y = x[:pairs], x[pairs:]
+        return cls(records=records, embeddings=(x, y), provenances=provenances)
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The captured blocks, in the order they ran."""
+        return tuple(self.records[0].blocks)
+
+    def __len__(self) -> int:
+        return len(self.embeddings[0])
+
+    def __repr__(self) -> str:
+        return f"<PairTrace of {len(self)} pairs: {', '.join(self.blocks)}>"
+
+    def explain(
+        self,
+        method: str = "gam",
+        n: int = 2,
+        fuse: fuse.Fusion = "mean",
+        *,
+        score: str | scores.PairScore = "cosine",
+    ) -> PairExplanation:
+        """Both maps of every pair by `method` over the last n blocks. No forward."""
+        entry = METHODS[method]
+        x, y = self.sides(score)
+        if entry.kind != "pair":
+            left, right = x.explain(method, n, fuse), y.explain(method, n, fuse)
+        else:
+            with without_grad_or_autocast(x.scores):
+                hx, hy = (at_least_float32(side.activations[self.blocks[-1]]) for side in (x, y))
+                raw = entry.fn(hx, hy), entry.fn(hy, hx)
+            left, right = x.explain_raw(method, raw[0]), y.explain_raw(method, raw[1])
+        return PairExplanation(left, right, left.scores)
+
+    def sides(self, score: str | scores.PairScore = "cosine", *, keep: bool = True) -> tuple[Trace, Trace]:
+        """The Traces of x and of y under a score, one row per pair. Without `keep`, the graph is gone afterwards."""
+        with self._lock:
+            if score not in self._sides:
+                if self.released:
+                    raise GamlensError("This trace was released: trace the pair again for another score.")
+                x, y = self._backward(score, keep)
+                seen = [(view.sides(score, keep=keep), mirrored) for view, mirrored in self.views]
+                self._sides[score] = (
+                    x.with_views([(sides[0], mirrored) for sides, mirrored in seen]),
+                    y.with_views([(sides[1], mirrored) for sides, mirrored in seen]),
+                )
+            return self._sides[score]
+
+    def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Trace, Trace]:
+        """The score of every pair, and one backward into both sides."""
+        fn = scores.find_pair_score(score)
+        with without_grad_or_autocast(self.embeddings[0]), torch.inference_mode(False), torch.enable_grad():
+            value = fn(at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1]))
+        waiting = Checks()
+        for record in self.records:
+            waiting += record.checks
+        waiting = waiting.ask(finite_score(value, len(self)), value.device)
+        found = backward.gradients(value, self.records, keep_graph=keep)
+        if score == "cosine":
+            same = scores.saturated(score, value.detach())
+            found = [{name: scores.without_saturated(g, same) for name, g in part.items()} for part in found]
+            waiting = waiting.ask(Check(same.any, partial(scores.saturated_message, same), fatal=False), value.device)
+        value = value.detach()
+        return self._side(0, found, value, score, waiting), self._side(1, found, value, score, Checks())
+
+    def _side(
+        self,
+        side: int,
+        gradients: list[dict[str, Tensor]],
+        value: Tensor,
+        score: str | scores.PairScore,
+        waiting: Checks,
+    ) -> Trace:
+        """The Trace of x (0) or of y (1). What may be wrong with a pair is asked on x's side alone, and said once."""
+        number, rows = self._place(side)
+        return Trace(
+            activations=self._activations(side),
+            gradients={block: gradient[rows] for block, gradient in gradients[number].items()},
+            scores=value,
+            targets=torch.full((len(self),), NO_CLASS, device=value.device),
+            image_of_row=tuple(range(len(self))),
+            provenance=self.provenances[side].scored_by(scores.score_name(score)),
+            checks=waiting,
+            make_maps=self.records[number].make_maps,
+        )
+
+    def _place(self, side: int) -> tuple[int, slice]:
+        """Which record holds x (0) or y (1), and which rows of it."""
+        pairs = len(self)
+        return (side, slice(None)) if len(self.records) == 2 else (0, slice(side * pairs, (side + 1) * pairs))
+
+    def _activations(self, side: int) -> dict[str, Tensor]:
+        number, rows = self._place(side)
+        return {block: h[rows] for block, h in self.records[number].activations().items()}
+
+    def matches(self, point: tuple[float, float], *, side: Side = "x", score: str = "cosine", pair: int = 0) -> Matches:
+        """What matches a point of one image in the other: the score's own parts at the last block. No forward.
+
+        `point`: (x, y) in original pixels of the image `side`. An error where the embedding is not the pooled block.
+        """
+        if side not in ("x", "y"):
+            raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
+        order = (0, 1) if side == "x" else (1, 0)
+        with without_grad_or_autocast(self.embeddings[0]):
+            h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in order]
+            e = [at_least_float32(self.embeddings[number][pair].detach()) for number in order]
+            eps = torch.finfo(self.embeddings[0].dtype).eps
+            share = correspondence.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
+            cells = (h[0].shape[1], h[0].shape[2])
+            cell = correspondence.cell_of(point, self.provenances[order[0]].frames[pair], cells)
+            value = float(scores.PAIR_SCORES[score](e[0][None], e[1][None])[0])
+            other = self.provenances[order[1]]
+            return Matches(
+                map=correspondence.parts(h[0], h[1], cell, share),
+                score=value,
+                side=side,
+                cell=cell,
+                cells=cells,
+                size=other.size,
+                picture=other.pictures[pair],
+                frame=other.frames[pair],
+            )
+
+    def release(self) -> PairTrace:
+        """Let the graph go: scores explained so far stay, others need a new trace."""
+        with self._lock:
+            self.released = True
+            self.records = tuple(record.without_graph() for record in self.records)
+            self.embeddings = (self.embeddings[0].detach(), self.embeddings[1].detach())
+        for view, _ in self.views:
+            view.release()
+        return self

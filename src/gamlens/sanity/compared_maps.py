@@ -1,0 +1,155 @@
+"""The maps that the sanity checks compare, of classes or of pairs, beside a control without a model; and how alike they
+are in every measure of SIMILARITIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gamlens import methods, targets
+from gamlens.engine import pieces
+from gamlens.errors import GamlensError
+from gamlens.fuse import at_least_float32, min_max
+from gamlens.inputs.images import Picture
+from gamlens.lens import Lens
+from gamlens.metrics import SIMILARITIES
+
+EDGES = "edges"
+MOST_PAIRS = 2000
+MethodMaps = dict[str, Tensor]  # {method: maps (R,H,W)}
+MakeMaps = Callable[[Lens], MethodMaps]
+Features = dict[str, dict[str, Tensor]]  # {method: {measure: what is compared, one row per map}}
+
+
+def title(method: str) -> str:
+    return "Edge detector (control)" if method == EDGES else methods.find(method).title
+
+
+def edges(batch: Tensor) -> Tensor:
+    """Sobel's gradient of the grey image, no model at all: (B,C,H,W) -> (B,H,W) in [0,1]."""
+    sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], dtype=batch.dtype)
+    grey = F.pad(batch.mean(dim=1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    along, down = (F.conv2d(grey, kernel[None, None]) for kernel in (sobel, sobel.T))
+    return min_max((along**2 + down**2).sqrt()[:, 0])[0]
+
+
+def of_classes(
+    lens: Lens, pictures: Sequence[Picture], names: Sequence[str], *, target: Any = None, n: int = 2, batch: int = 8
+) -> MakeMaps:
+    """Maps of one class per image, by default the one that the model as it is puts first."""
+    _check(names)
+    wanted = targets.per_image(target, len(pictures))
+    groups = pieces(pictures, batch)
+    chosen: list[int] = []
+    for part, aims in zip(groups, pieces(wanted, batch), strict=True):
+        chosen += lens.trace(part, aims, n=1).release().targets.tolist()
+    if len(chosen) != len(pictures):
+        raise GamlensError(f"One class an image is compared, found {len(chosen)} for {len(pictures)} images.")
+    control = edges(at_least_float32(lens.prepare(pictures).batches[0]))
+
+    def make(look: Lens) -> MethodMaps:
+        both = zip(groups, pieces(chosen, batch), strict=True)
+        return _joined([_class_maps(look, part, aims, names, n) for part, aims in both]) | {EDGES: control}
+
+    return make
+
+
+def of_pairs(
+    lens: Lens, x: Sequence[Picture], y: Sequence[Picture], names: Sequence[str], *,
+    score: str = "cosine", n: int = 2, batch: int = 8,
+) -> MakeMaps:  # fmt: skip
+    """Both maps of each pair: rows x0, y0, x1, y1 ..."""
+    _check(names, pairs=True)
+    control = _alternating(*(edges(at_least_float32(lens.prepare(side).batches[0])) for side in (x, y)))
+
+    def make(look: Lens) -> MethodMaps:
+        both = zip(pieces(x, batch), pieces(y, batch), strict=True)
+        return _joined([_pair_maps(look, left, right, names, score, n) for left, right in both]) | {EDGES: control}
+
+    return make
+
+
+def _class_maps(look: Lens, part: Sequence[Picture], aims: Sequence[int], names: Sequence[str], n: int) -> MethodMaps:
+    reads_blocks = any(methods.find(name).kind == "block" for name in names)
+    trace = look.trace(part, aims, n=n, keep_graph=False) if reads_blocks else None
+    found = {}
+    for name in names:
+        own = trace is None or methods.find(name).kind == "input"
+        found[name] = (look.classify(part, aims, method=name) if own else trace.explain(name, n)).maps  # type: ignore[union-attr]
+    return found
+
+
+def _pair_maps(
+    look: Lens, left: Sequence[Picture], right: Sequence[Picture], names: Sequence[str], score: str, n: int
+) -> MethodMaps:
+    trace = look.trace_pair(left, right, n=n)
+    trace.sides(score, keep=False)
+    trace.release()
+    found = {}
+    for name in names:
+        if methods.find(name).kind == "input":
+            result = look.compare(left, right, method=name, score=score)
+        else:
+            result = trace.explain(name, n, score=score)
+        found[name] = _alternating(result.x.maps, result.y.maps)
+    return found
+
+
+def _joined(parts: Sequence[MethodMaps]) -> MethodMaps:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _alternating(x: Tensor, y: Tensor) -> Tensor:
+    """(P,H,W), (P,H,W) -> (2P,H,W): x0, y0, x1, y1 ..."""
+    return torch.stack([x, y], dim=1).flatten(0, 1)
+
+
+def _check(names: Sequence[str], *, pairs: bool = False) -> None:
+    if not names:
+        raise GamlensError("Give at least one method.")
+    for name in names:
+        if methods.find(name).kind == "pair" and not pairs:
+            raise GamlensError(f"Method {name!r} explains pairs only: give --pairs and images two by two.")
+
+
+def describe(maps: Mapping[str, Tensor]) -> Features:
+    """What is compared of the maps of every method."""
+    return {
+        method: {name: entry.describe(values) for name, entry in SIMILARITIES.items()}
+        for method, values in maps.items()
+    }
+
+
+def compare(a: Features, b: Features) -> Features:
+    """Row by row, {method: {measure: (R,)}}; a flat map has no order to agree with and counts as 0."""
+    return {
+        method: {
+            name: entry.compare(a[method][name], b[method][name]).nan_to_num(0.0)
+            for name, entry in SIMILARITIES.items()
+        }
+        for method in a
+    }
+
+
+def others(features: Features, groups: Sequence[int], *, seed: int = 0) -> Features:
+    """Similarities of the maps of different images, {method: {measure: (P,)}}; of very many pairs a seeded draw."""
+    pairs = torch.tensor([pair for pair in combinations(range(len(groups)), 2) if groups[pair[0]] != groups[pair[1]]])
+    if len(pairs) > MOST_PAIRS:
+        pairs = pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))[:MOST_PAIRS]]
+    parts = []
+    for part in torch.split(pairs, 64):
+        left, right = (
+            {method: {name: values[side] for name, values in own.items()} for method, own in features.items()}
+            for side in part.T
+        )
+        parts.append(compare(left, right))
+    return {
+        method: {name: torch.cat([part[method][name] for part in parts]) for name in SIMILARITIES}
+        for method in features
+    }
