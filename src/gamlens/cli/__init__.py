@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gamlens import __version__
-from gamlens.cli import ablate, evaluate, explain, figure, report, sanity, search, studio
+from gamlens.cli import ablate, evaluate, explain, figure, report, sanity, search_command, studio
 from gamlens.cli.common import say
 
 app = typer.Typer(
@@ -26,6 +26,6 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-for part in (explain.app, search.app, evaluate.app, figure.app, report.app, ablate.app, studio.app):
+for part in (explain.app, search_command.app, evaluate.app, figure.app, report.app, ablate.app, studio.app):
     app.registered_commands += part.registered_commands
 app.add_typer(sanity.app, name="sanity")

@@ -43,10 +43,11 @@ def classify(
         lens = make_lens(model, weights, blocks, device)
         wanted: list[str | int] | None = list(target) if target else None
         results: list[work.FileResult] = []
-        how = work.ClassifyOptions(wanted, method, n, fuse, score)
+        asked = work.ClassifyOptions(wanted, method, n, fuse, score)
+        explained = work.classify_files(lens, found, asked, out=out)
         failed = 0
         with ItemProgress("explaining", len(found)) as progress:
-            for result in work.classify_files(lens, found, how, out=out):
+            for result in explained:
                 results.append(result)
                 failed += bool(result.error)
                 progress(len(results), failed)
@@ -142,9 +143,7 @@ def blocks(model: Annotated[str, typer.Argument(help=options.MODEL_HELP)], weigh
 
 
 @app.command(epilog="Example:  gamlens demo --out demo")
-def demo(
-    out: options.PageFolder = Path("demo"),
-) -> None:
+def demo(out: options.PageFolder = Path("demo")) -> None:
     """Explain bundled photos with the embedded model: a page to look at, no download."""
     from gamlens.report import demo as show
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gamlens.figures import scaled_frame
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.pairs.correspondence import Matches
@@ -20,8 +21,9 @@ def point_images(pair: PairTrace, photos: Sequence[Photo], controls: Controls, p
     number = "xy".index(point.side)
     here, there = photos[number], photos[1 - number]
     match = point_match(pair, photos, controls, point)
-    asked_frame = here.on_screen(explanations(pair, controls)[number].frames[0])
-    shown = replace(match, frame=there.on_screen(match.frame), picture=Picture(there.name, pixels=there.shown))
+    asked_frame = scaled_frame(explanations(pair, controls)[number].frames[0], here.shown)
+    frame = scaled_frame(match.frame, there.shown)
+    shown = replace(match, frame=frame, picture=Picture(there.name, pixels=there.shown))
     image = shown.overlay(opacity=controls.opacity, cmap=controls.cmap)
     x, y = shown.best[0] / image.width, shown.best[1] / image.height
     best = (min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0))

@@ -23,12 +23,12 @@ from gamlens.studio.uploads import MOST_BYTES
 if TYPE_CHECKING:
     import gradio as gr
 
-EMBEDDED = "efficientnet_lite0"
-LOCAL = "127.0.0.1"
-THREADS, WAITING = 8, 64
+DEFAULT_STUDIO_MODEL = "efficientnet_lite0"
+LOCALHOST = "127.0.0.1"
+SERVER_THREADS, MOST_WAITING = 8, 64
 FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"]
-MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
-Models = Lens | str | Mapping[str, Lens | str]
+MONO_FONTS = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
+StudioModels = Lens | str | Mapping[str, Lens | str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,19 +74,28 @@ class Studio:
 
 
 def launch(
-    models: Models = EMBEDDED,
+    models: StudioModels = DEFAULT_STUDIO_MODEL,
     *,
-    host: str = LOCAL,
+    host: str = LOCALHOST,
     port: int | None = None,
     auth: tuple[str, str] | None = None,
     browser: bool = False,
     visits: int = MOST_SESSIONS,
     block: bool = False,
 ) -> Studio:
-    """Open the studio on a lens, a model's name or `file.py:build`, or several of them by name.
+    """Open the studio in the browser's reach and return at once.
 
-    It listens on this machine alone; `host="0.0.0.0"` opens it to others, and then give `auth=(user, password)`.
-    `visits`: how many visitors' photos are kept in memory at a time. `block=True` returns when it is interrupted.
+    Args:
+        models: A lens, a model's name or `file.py:build`, or a dict of several of them by name.
+        host: Where to listen. By default only this machine can open the page; "0.0.0.0" lets others in.
+        port: The port; by default a free one from 7860 on.
+        auth: (user, password) that visitors must give. Set it where others are let in.
+        browser: Whether to open the page in this machine's browser.
+        visits: How many visitors' photos are kept in memory at a time.
+        block: Whether to return only when the studio is interrupted.
+
+    Returns:
+        The running studio, with `.url` and `.close()`.
     """
     try:
         from gamlens.studio.gradio_page import build_page
@@ -104,12 +113,11 @@ def launch(
         actions = Actions(cache, Sessions(visits, keep=examples.files.values()))
         page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
         url = _serve(page, host, port, auth, browser)
-    except OSError as error:
+    except BaseException as error:
         TEMP_DIR.release()
+        if not isinstance(error, OSError):
+            raise
         raise GamlensError(f"Cannot listen on {host}:{port or ''}: {error}. Give another --port or --host.") from error
-    except BaseException:
-        TEMP_DIR.release()
-        raise
     studio = Studio(url, actions, page, folder)
     if block:
         studio.wait()
@@ -118,7 +126,7 @@ def launch(
 
 def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] | None, browser: bool) -> str:
     """Start listening; everything that would reach out, or let in more than the page, is off."""
-    page.queue(max_size=WAITING, default_concurrency_limit=THREADS // 2)
+    page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2)
     _, url, _ = page.launch(
         server_name=host,
         server_port=port,
@@ -131,7 +139,7 @@ def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] |
         pwa=False,
         mcp_server=False,
         enable_monitoring=False,
-        max_threads=THREADS,
+        max_threads=SERVER_THREADS,
         max_file_size=MOST_BYTES,
         allowed_paths=[],
         footer_links=[],
@@ -152,7 +160,7 @@ def _theme() -> Any:
     import gradio as gr
 
     theme = gr.themes.Soft(
-        primary_hue="indigo", secondary_hue="indigo", neutral_hue="slate", font=FONTS, font_mono=MONO
+        primary_hue="indigo", secondary_hue="indigo", neutral_hue="slate", font=FONTS, font_mono=MONO_FONTS
     )
     values = {
         "block_title_background_fill": ("transparent", "transparent"),
@@ -170,7 +178,7 @@ def _theme() -> Any:
     return theme.set(**light, **dark, color_accent="*primary_600", block_title_padding="0")
 
 
-def _given(models: Models) -> dict[str, Lens | str]:
+def _given(models: StudioModels) -> dict[str, Lens | str]:
     if isinstance(models, Lens):
         return {models.name: models}
     if isinstance(models, str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -12,7 +11,7 @@ from PIL import Image
 from gamlens import methods, render
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
-from gamlens.figures import draw_evidence
+from gamlens.figures import draw_evidence, scaled_frame
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.pairs.pair_trace import PairTrace
@@ -48,7 +47,7 @@ def stage_images(source: Trace | PairTrace, photos: Sequence[Photo], controls: C
     for one in [replace(controls, method=name) for name in controls.methods]:
         results, traces = explanations(source, one), traces_of(source, one)
         for side, photo, result, trace in zip(sides, photos, results, traces, strict=True):
-            frame = photo.on_screen(result.frames[0])
+            frame = scaled_frame(result.frames[0], photo.shown)
             small = replace(result, pictures=(Picture(photo.name, pixels=photo.shown),), frames=(frame,))
             if controls.view == "evidence":
                 images += _evidence_images(trace, small, controls, reason, side)
@@ -74,10 +73,7 @@ def explanations(source: Trace | PairTrace, controls: Controls) -> list[Explanat
 
 def traces_of(source: Trace | PairTrace, controls: Controls) -> tuple[Trace, ...]:
     """The trace of a class, or the two of a pair under the chosen score."""
-    if isinstance(source, Trace):
-        return (source,)
-    sides: tuple[Any, Any] = source.sides(controls.score)
-    return sides
+    return (source,) if isinstance(source, Trace) else source.sides(controls.score)
 
 
 def draw(result: Explanation, controls: Controls) -> Image.Image:

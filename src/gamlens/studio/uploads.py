@@ -7,13 +7,12 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
 
 from gamlens.errors import GamlensError
-from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture, upright
 
 MEGA = 10**6
@@ -33,13 +32,6 @@ class Photo:
     @property
     def picture(self) -> Picture:
         return Picture(self.name, path=str(self.path))
-
-    def on_screen(self, frame: Frame) -> Frame:
-        """The frame of the small copy, given the frame of the photo itself."""
-        across, down = self.shown.width / frame.original[1], self.shown.height / frame.original[0]
-        x0, y0, x1, y1 = frame.window
-        window = (x0 * across, y0 * down, x1 * across, y1 * down)
-        return replace(frame, original=(self.shown.height, self.shown.width), window=window)
 
 
 class UploadedFiles:
