@@ -2,7 +2,8 @@
 
 Results are those of `snapshot_cases.py`: maps, raw maps, scores, boxes, sums, evidence, matches, galleries, streams,
 files and evaluation rows of real weights on real photos, on the CPU with one thread, where they are the same to the
-last bit in every run. Every difference is printed with its size; the exit code is 1 if one is larger than allowed.
+last bit in every run. Every difference is printed with its size (relative to the largest value of a tensor where that
+is above 1); the exit code is 1 if one is larger than allowed. Zeros of either sign are the same.
 `gpu` needs neither weights nor photos: both versions run on random weights, each in a process of its own.
 
 The version that is measured is the one that Python imports: set PYTHONPATH to its `src`.
@@ -60,7 +61,11 @@ ACCEPTED = (
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not the same. `size` is the largest difference, infinite where it is not one of numbers."""
+    """One value that is not the same.
+
+    `size` is the largest difference, divided by the largest old value where that is above 1; infinite where the
+    difference is not one of numbers.
+    """
 
     case: str
     leaf: str
@@ -142,33 +147,34 @@ def distance(a: Any, b: Any) -> tuple[float, str] | None:
         other = ~((a == b) | ((a != a) & (b != b)))
         if not bool(other.any()):
             return None
-        size = float((a.double() - b.double()).abs()[other].max())
-        size = math.inf if math.isnan(size) else size
-        return size, f"{int(other.sum())} of {a.numel()} values, of at most {float(a.double().abs().max()):.3g}"
+        gap, largest = float((a.double() - b.double()).abs()[other].max()), float(a.double().abs().max())
+        text = f"{int(other.sum())} of {a.numel()} values by at most {gap:.3g}, the largest is {largest:.3g}"
+        return (gap / max(1.0, largest) if math.isfinite(gap) and math.isfinite(largest) else math.inf), text
     if type(a) is type(b) and (a == b or (a != a and b != b)):
         return None
     if isinstance(a, float) and isinstance(b, float) and math.isfinite(a) and math.isfinite(b):
-        return abs(a - b), f"{a!r} became {b!r}"
+        return abs(a - b) / max(1.0, abs(a)), f"{a!r} became {b!r}"
     return math.inf, f"{a!r:.200} became {b!r:.200}"
 
 
 def report(old: dict[str, Leaves], new: dict[str, Leaves], atol: float) -> bool:
     """Print what differs; whether nothing differs by more than is allowed."""
-    found, used, worst = list(differences(old, new)), set(), 0
+    found, used, wrong = list(differences(old, new)), set(), 0
     for one in found:
         known = next((item for item in ACCEPTED if re.search(item.pattern, one.case) and one.size <= item.limit), None)
         fine = one.size <= atol or known is not None
         used |= {known} if known is not None and one.size > atol else set()
-        worst += not fine
+        wrong += not fine
         print(f"{'accepted' if fine else 'DIFFERS '} {one.size:9.3g}  {one.case}  {one.leaf}: {one.text}")
     for item in used:
         print(f"accepted up to {item.limit:g}: {item.reason}")
     values = sum(leaf.numel() if isinstance(leaf, Tensor) else 1 for case in old.values() for leaf in case.values())
+    largest = max((one.size for one in found), default=0.0)
     print(
-        f"{len(old)} cases, {sum(map(len, old.values()))} entries, {values} values: {len(found)} entries differ, "
-        f"{worst} of them by more than allowed"
+        f"{len(old)} cases, {sum(map(len, old.values()))} entries, {values} values: {len(found)} entries differ, the "
+        f"largest difference is {largest:.3g}, {wrong} are larger than allowed"
     )
-    return not worst
+    return not wrong
 
 
 # Commands

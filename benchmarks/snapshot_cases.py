@@ -31,6 +31,7 @@ from gamlens import METHODS, Explanation, Gallery, Lens, PairExplanation
 
 Case = tuple[str, Callable[[], Any]]
 BLOCK_METHODS = tuple(name for name, method in METHODS.items() if method.kind == "block")
+PAIR_METHODS = tuple(name for name, method in METHODS.items() if method.kind == "pair")
 CLASS_METHODS = tuple(name for name, method in METHODS.items() if method.kind != "pair")
 FUSIONS = {"mean": "mean", "max": "max", "product": "product", "weights": (1.0, 2.0, 3.0)}
 VIEWS = ("flip", 1.43)
@@ -46,6 +47,16 @@ class Subject:
     lens: Lens
     files: list[str]
     labels: list[int]
+
+    @property
+    def quick(self) -> bool:
+        """Whether a forward takes little time, so that more can be asked."""
+        return self.name in ("efficientnet_lite0", "vit_tiny")
+
+    @property
+    def resizes(self) -> bool:
+        """Whether the model takes images of any size."""
+        return self.name != "vit_tiny"
 
     def inputs(self, count: int, side: int = 224) -> Tensor:
         """The first photos as a batch (count,3,side,side), as the lens would make it at 224."""
@@ -144,29 +155,26 @@ def classes(own: Subject) -> Iterator[Case]:
     for method in CLASS_METHODS:
         yield f"classify/{method} n=2", partial(lens.classify, one, own.labels[0], method=method, n=2)
     yield "classify/tensor n=2", lambda: lens.classify(own.inputs(2), own.labels[:2], n=2)
-    yield "classify/larger tensor n=2", lambda: lens.classify(own.inputs(1, 256), n=2) if not _tokens(own) else None
+    yield "classify/larger tensor n=2", lambda: lens.classify(own.inputs(1, 256), n=2) if own.resizes else None
     yield "classify/batch_size n=1", partial(lens.classify, own.files, n=1, batch_size=1)
     yield "classify/picture n=1", lambda: lens.classify(Image.open(one), n=1)
     yield "classify/several targets n=2", partial(lens.classify, two, [[own.labels[0], 1, 2], None], n=2)
     for score in ("probability", "sigmoid"):
         yield f"classify/{score} n=2", partial(lens.classify, one, own.labels[0], score=score, n=2)
     yield "classify/callable n=2", partial(lens.classify, two, score=margin, n=2)
-    if not _tokens(own):
+    if own.resizes:
         yield "classify/views n=2", partial(lens.classify, one, n=2, views=VIEWS)
         yield "classify/views, grad_cam n=1", partial(lens.classify, one, [[1, 2]], method="grad_cam", n=1, views=VIEWS)
-        yield "classify/views, max n=2", partial(lens.classify, one, n=2, views=VIEWS, fuse="max")
-        yield "classify/views, callable n=1", partial(lens.classify, one, n=1, views=VIEWS, score=margin)
+        yield (
+            "classify/views, max, callable n=2",
+            partial(lens.classify, one, n=2, views=VIEWS, fuse="max", score=margin),
+        )
     yield "classify/flipped n=2", partial(lens.classify, one, n=2, views=("flip",), fuse="product")
 
 
 def margin(output: Tensor) -> Tensor:
     """A callable score: the first class against the second."""
     return output[:, 0] - output[:, 1]
-
-
-def _tokens(own: Subject) -> bool:
-    """Whether the model takes one size only."""
-    return own.name == "vit_tiny"
 
 
 def traces(own: Subject) -> Iterator[Case]:
@@ -214,12 +222,12 @@ def pairs(own: Subject) -> Iterator[Case]:
     for score in ("cosine", "dot"):
         for n in (1, 3):
             yield f"compare/gam {score} n={n}", partial(lens.compare, x, y, n=n, score=score)
-        for method in METHODS:
+        for method in METHODS if score == "cosine" or own.quick else ("gam",):
             yield f"compare/{method} {score} n=2", partial(lens.compare, x, y, n=2, score=score, method=method)
     yield "compare/1 against N n=2", partial(lens.compare, own.files[2], [x, y], n=2)
     yield "compare/max n=2", partial(lens.compare, x, y, n=2, fuse="max")
     yield "compare/callable n=2", partial(lens.compare, x, y, n=2, score=nearness)
-    if not _tokens(own):
+    if own.resizes:
         yield "compare/views n=2", partial(lens.compare, x, y, n=2, views=VIEWS)
         yield "compare/two sizes n=2", lambda: lens.compare(own.inputs(2), own.inputs(2, 192), n=2)
     yield "compare/text n=2", partial(_text, lens, own.files[:2])
@@ -230,7 +238,8 @@ def pairs(own: Subject) -> Iterator[Case]:
         found: dict[str, Any] = {"embeddings": pair.embeddings}
         for score in ("cosine", "dot"):
             found[score] = [_side(side) for side in pair.sides(score)]
-            found[f"{score} of 2"] = pair.explain("gam", 2, score=score)
+            for method in (*BLOCK_METHODS, *PAIR_METHODS):
+                found[f"{method} {score}"] = pair.explain(method, 2, score=score)
         return found
 
     yield "trace_pair n=3", traced
@@ -350,7 +359,7 @@ def commands() -> Iterator[Case]:
     few = [str(file) for file, _ in real.samples("ILSVRC")[:6]]
     runs = {
         "localization": ("localization", *ilsvrc, "--limit", "10", "--hold-out", "3"),
-        "objective": ("objective", *ilsvrc, "--limit", "6", "--methods", "gam,grad_cam", "-n", "2", "--curves", "2"),
+        "objective": ("objective", *ilsvrc, "--limit", "4", "--methods", "gam,grad_cam", "-n", "2", "--curves", "2"),
         "pairs": (
             "objective",
             *ilsvrc,
@@ -392,7 +401,7 @@ def commands() -> Iterator[Case]:
         yield f"evaluate/{name}", partial(evaluated, arguments)
     yield (
         "ablate",
-        partial(command, "ablate", *ilsvrc, "--limit", "5", "--methods", "gam,grad_cam", "-n", "1,3", out=True),
+        partial(command, "ablate", *ilsvrc, "--limit", "5", "--methods", "gam", "-n", "1,3", out=True),
     )
     for name, more in (("parameters", ()), ("pairs", ("--pairs",))):
         chosen = ("--methods", "gam" if more else "gam,input_gradient", *more)
