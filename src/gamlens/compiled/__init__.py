@@ -10,5 +10,3 @@ from __future__ import annotations
 from gamlens.compiled.program import Program, build
 from gamlens.compiled.split import Unsupported
 from gamlens.compiled.tracing import reason
-
-__all__ = ["Program", "Unsupported", "build", "reason"]

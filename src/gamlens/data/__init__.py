@@ -42,34 +42,3 @@ def load(name: str, root: AnyPath, *, split: str | None = None, limit: int | Non
     if str(name).lower() == "mnist":
         raise GamlensError("MNIST has no image files to list: use gamlens.data.mnist(root), which gives its arrays.")
     return DATASETS[str(name).lower()](root, split=split, limit=limit)
-
-
-__all__ = [
-    "Box",
-    "DATASETS",
-    "Dataset",
-    "Item",
-    "Manifest",
-    "Mask",
-    "MaskSource",
-    "DatasetReader",
-    "Sample",
-    "align",
-    "align_manifest",
-    "chestxray",
-    "coco",
-    "folder",
-    "hold_out",
-    "ilsvrc",
-    "load",
-    "match",
-    "has_mnist",
-    "mnist",
-    "narrow",
-    "neighbour_pairs",
-    "pairs",
-    "read_idx",
-    "small",
-    "table",
-    "voc",
-]

@@ -7,5 +7,3 @@ from gamlens.engine.run_folder import RunFolder
 from gamlens.engine.store import Store
 
 ENGINES = ("local", "ray")
-
-__all__ = ["ENGINES", "Done", "Job", "ResultRow", "RunFolder", "Store", "Worker", "pieces", "run_local", "run_ray"]

@@ -1,5 +1,3 @@
 """The result of an explanation and what it can do."""
 
 from gamlens.explanation.result import NO_CLASS, Explanation, PairExplanation, concat, file_stem
-
-__all__ = ["NO_CLASS", "Explanation", "PairExplanation", "concat", "file_stem"]

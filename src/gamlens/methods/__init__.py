@@ -59,22 +59,3 @@ METHODS: dict[str, Method] = Registry(
 def find(name: str) -> Method:
     """The method of that name, or an error with near matches."""
     return METHODS[name]
-
-
-__all__ = [
-    "METHODS",
-    "Kind",
-    "Method",
-    "evidence",
-    "find",
-    "gam",
-    "grad_cam",
-    "grad_cam_pp",
-    "grad_cam_pp_literal",
-    "guided_backprop",
-    "hires_cam",
-    "input_gradient",
-    "layer_cam",
-    "vdsn",
-    "xgrad_cam",
-]

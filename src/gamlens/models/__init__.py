@@ -85,21 +85,3 @@ def _adopt(
     if tensors is not None:
         checkpoint.fill(inner, tensors, name=source)
     return replace(network, weights="random") if random else network
-
-
-__all__ = [
-    "MODELS",
-    "ModelBlocks",
-    "NetworkLayout",
-    "Network",
-    "Output",
-    "Stage",
-    "TextEncoder",
-    "WeightSource",
-    "find_blocks",
-    "from_file",
-    "token_grids",
-    "load",
-    "points_named",
-    "pick",
-]
