@@ -60,6 +60,7 @@ class Bench:
     def __init__(self, lens: Lens, files: list[str], batch: int) -> None:
         self.lens, self.files, self.batch = lens, files, batch
         self.device = next(lens.model.parameters()).device
+        self.start = partial(room._start, self._explain, self.device)
         self.groups = [list(group) for group in grouped(enumerate(files), batch)]
         self.decoded = [self._decoded(group) for group in self.groups[:DECODED]]
         self.last = self._decoded(self.groups[-1])
@@ -77,8 +78,9 @@ class Bench:
     def decode(self, workers: int) -> None:
         collate = partial(room.sort_by_size, device=self.device)
         source = iter(enumerate(self.files))
-        load = partial(room._load, self._load)
-        with BatchPrefetcher(load, collate, batch_size=self.batch, workers=workers) as decoded:
+        with BatchPrefetcher(
+            lambda item: self._load(item[1]), collate, batch_size=self.batch, workers=workers
+        ) as decoded:
             while True:
                 room._fill(decoded, source, busy=False)
                 if not decoded.waiting:
@@ -88,10 +90,10 @@ class Bench:
     def look(self) -> None:
         ahead = room.LAUNCHED_AHEAD if self.device.type == "cuda" else 0
         pending: deque[room.PendingBatch] = deque()
-        with ThreadPoolExecutor(1) as host:
+        with ThreadPoolExecutor(1) as executor:
             for number, group in enumerate(self.groups):
                 images = self.decoded[number % DECODED] if len(group) == self.batch else self.last
-                pending.append(room.launch(group, images, self._explain, self.device, host if ahead else None))
+                pending.append(room.launch(group, images, self.start, executor if ahead else None))
                 if len(pending) > ahead:
                     room.finish(pending.popleft(), strict=True)
             while pending:

@@ -95,7 +95,7 @@ def changed(lens: Lens, plain: Tensor, other: Tensor, *, n: int | None = None) -
     """
     trace = lens.trace(torch.cat([plain, other]), score=first_number, n=n)
     size = (int(plain.shape[2]), int(plain.shape[3]))
-    blocks = trace.rows.activations
+    blocks = trace.activations
     grid = tuple(list(blocks.values())[-1].shape[2:])
     slack = 0 if all(name.endswith("tokens") for name in lens.blocks) else 1
     return {name: inside((h[1] - h[0]).float().square().sum(0), size, grid, slack=slack) for name, h in blocks.items()}
@@ -104,7 +104,7 @@ def changed(lens: Lens, plain: Tensor, other: Tensor, *, n: int | None = None) -
 def telling(lens: Lens, plain: Tensor, other: Tensor) -> Callable[[Any], Tensor]:
     """The score that tells the second image from the first, linear in the model's output."""
     with torch.no_grad():
-        outputs = [lens.sight.look(image, []).output for image in (plain, other)]
+        outputs = [lens.forward(image).output for image in (plain, other)]
     picked = [vector(output, lens) for output in outputs]
     direction = torch.nn.functional.normalize((picked[1] - picked[0]).flatten(1), dim=1)
     return lambda output: (vector(output, lens).flatten(1) * direction).sum(1)
@@ -113,7 +113,7 @@ def telling(lens: Lens, plain: Tensor, other: Tensor) -> Callable[[Any], Tensor]
 def vector(output: Any, lens: Lens) -> Tensor:
     from gamlens.models import pick
 
-    found = pick(output, lens.sight.output)
+    found = pick(output, lens._hooked.output)
     return found.flatten(1)
 
 
@@ -140,7 +140,7 @@ def examine(name: str, module: nn.Module | None = None, size: tuple[int, int] | 
     module = lively(build(name) if module is None else module).eval()
     size = size or (native_side(module),) * 2
     lens = Lens(module, transform=Transform(size))
-    lens.sight.bound(torch.zeros(1, 3, *size))
+    lens._hooked.model_blocks(torch.zeros(1, 3, *size))
     grid = lens.layout.stages[-1].shape[1:]
     plain, other = planted(size, grid)
     before = state(module)

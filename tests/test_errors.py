@@ -49,7 +49,7 @@ LOOKS: dict[str, tuple[Callable[[Lens], object], str]] = {
     "n beyond the trace": (lambda at: at.trace(X, n=1).explain(n=3), r"n=3 .* 1 are at hand.*trace with a larger n"),
     "raw of another block": (lambda at: at.trace(X).raw(block="layer1"), r"'layer1' was not captured.*layer2, layer3"),
     "fusion": (lambda at: at.classify(X, fuse="avg"), r"no fusion 'avg': .*'mean'"),
-    "fusion weights": (lambda at: at.classify(X, fuse=[1, 2, 3]), r"weight a block.*2 blocks.*\[1, 2, 3\]"),
+    "fusion weights": (lambda at: at.classify(X, fuse=[1, 2, 3]), r"weight per block.*2 blocks.*\[1, 2, 3\]"),
     "batch size": (lambda at: at.classify(X, batch_size=0), r"batch_size.*0"),
     "score": (lambda at: at.trace(X, score="logits"), r"no class score 'logits': did you mean 'logit'"),
     "pair score": (lambda at: at.compare(X, Y, score="cos"), r"no pair score 'cos': did you mean 'cosine'"),

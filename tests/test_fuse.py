@@ -179,7 +179,7 @@ def test_a_batch_equals_its_items():
     "weights", [[], [1.0], [1.0, 2.0, 3.0], [0.0, 0.0], [1.0, -0.1], [NAN, 1.0], [[1.0, 2.0]]], ids=str
 )
 def test_bad_weights_are_an_error(weights):
-    with pytest.raises(GamlensError, match=r"one weight a block.*2 blocks"):
+    with pytest.raises(GamlensError, match=r"one weight per block.*2 blocks"):
         fuse([A, B], weights)
 
 

@@ -111,7 +111,7 @@ def test_one_target_is_for_every_image_and_none_is_the_top_class(lens: Lens) -> 
 def test_every_name_that_is_printed_can_be_given_back() -> None:
     output = torch.zeros(1, 1000)
     for number, name in enumerate(imagenet_labels()):
-        assert resolve(name, output, imagenet_labels()).targets.tolist() == [number]
+        assert resolve(name, output, imagenet_labels()).classes.tolist() == [number]
 
 
 def test_one_against_many_equals_single_comparisons(lens: Lens) -> None:

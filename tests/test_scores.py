@@ -120,3 +120,25 @@ def test_probabilities_are_read_in_float32():
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, torch.tensor([[0.25, 0.75], [0.8, 0.2]]))
     torch.testing.assert_close(scores.probabilities(OUTPUT, multi_label=True), torch.tensor([[0.5, 0.75], [0.8, 0.5]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_only_a_cosine_at_its_maximum_is_saturated(dtype):
+    eps = torch.finfo(dtype).eps
+    values = torch.tensor([1, 1 - 8 * eps, 1 - 64 * eps, 1 + eps, -1], dtype=dtype)
+    assert scores.saturated("cosine", values).tolist() == [True, True, False, True, False]
+    assert not scores.saturated("dot", values).any()
+    assert not scores.saturated(lambda x, y: values, values).any()
+
+
+def test_gradients_of_saturated_scores_are_zero_on_both_sides():
+    """Two scores; four rows hold both images of each pair."""
+    gradient = torch.ones(4, 3, 2, 2)
+    found = scores.without_saturated(gradient, torch.tensor([False, True]))
+    assert found.sum(dim=(1, 2, 3)).tolist() == [12, 0, 12, 0]
+    assert gradient.sum() == 48
+
+
+def test_the_message_names_the_first_saturated_pairs():
+    assert scores.saturated_message(torch.tensor([True, False, True])).startswith("Pair 0, 2: both embeddings point")
+    assert "Pair 0, 1 and 3 more:" in scores.saturated_message(torch.ones(5).bool(), most=2)

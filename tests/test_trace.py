@@ -206,7 +206,7 @@ def test_evidence_is_grad_cam_split_by_sign(lens: Lens) -> None:
     torch.testing.assert_close((positive + negative).relu(), trace.raw("grad_cam"))
     assert torch.equal(hidden, negative.abs() >= positive)
     assert bool(((trace.evidence().hidden_share >= 0) & (trace.evidence().hidden_share <= 1)).all())
-    torch.testing.assert_close(trace.sums().activation, trace.rows.activations["layer3"].relu().sum(dim=1))
+    torch.testing.assert_close(trace.sums().activation, trace.activations["layer3"].relu().sum(dim=1))
 
 
 @quiet

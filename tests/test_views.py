@@ -65,7 +65,7 @@ def test_views_of_a_pair() -> None:
 def test_the_top_class_of_the_plain_view_is_explained_in_every_view() -> None:
     lens, batch = Lens(nets.small()), nets.images(3)
     trace = lens.trace(batch, views=("flip", 0.75))
-    assert all(torch.equal(view.rows.targets, trace.targets) for view in trace.rows.views)
+    assert all(torch.equal(view.targets, trace.targets) for view, _ in trace.views)
     other = trace.retarget(2).explain()
     torch.testing.assert_close(other.maps, lens.classify(batch, 2, views=("flip", 0.75)).maps, atol=1e-6, rtol=0)
 
@@ -84,7 +84,7 @@ def test_a_photo_is_decoded_at_each_scale() -> None:
     trace = lens.trace(photo, 0, views=(2.0,))
     big = Lens(nets.small(), transform=Transform((128, 128))).trace(photo, 0)
     name = trace.blocks[-1]
-    torch.testing.assert_close(trace.rows.views[0].rows.activations[name], big.rows.activations[name])
+    torch.testing.assert_close(trace.views[0][0].activations[name], big.activations[name])
 
 
 @pytest.mark.parametrize("views", [("mirror",), (0.0,), (100,), (None,)])

@@ -407,18 +407,10 @@ class Lens:
         forward nor a backward if the embedding is the pooled last block. Otherwise each image is run once, with one
         backward through its last blocks per pair, while the graphs of all queries are held.
         """
-        return retrieval.compare_many(
-            self,
-            queries,
-            gallery,
-            score=score,
-            method=method,
-            n=n,
-            fuse=fuse,
-            top=top,
-            pairs=pairs,
-            batch_size=batch_size,
+        options = retrieval.PairOptions(
+            score=score, method=method, n=n, fuse=fuse, top=top, pairs=pairs, batch_size=batch_size
         )
+        return retrieval.compare_many(self, queries, gallery, options)
 
     # The steps, one by one
 
@@ -436,6 +428,8 @@ class Lens:
             embedding: Whether the embeddings (B,D) are kept.
         """
         batch = self.prepare(images).batches[0]
+        if n == 0:
+            return self._hooked.forward_only(batch, embedding=embedding)
         return self._hooked.forward(batch, n, method=METHODS[method], embedding=embedding)
 
     def outputs(self, images: Any) -> Tensor:

@@ -21,7 +21,7 @@ from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import BlockMaps, at_least_float32, without_grad_or_autocast
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.methods import METHODS, Method
+from gamlens.methods import METHODS
 
 HIDDEN_SHARE = 0.5
 
@@ -216,9 +216,9 @@ class Trace:
         names = last_layers(self.blocks, n)
         with without_grad_or_autocast(self.scores):
             if self.views:
-                made = self._maps_over_views(entry, names, fuse)
+                made = self._maps_over_views(method, names, fuse)
             else:
-                made = self.make_maps(entry.fn, self._inputs(entry, names), self.provenance.size, fuse)
+                made = self.make_maps(entry.fn, self._inputs(method, names), self.provenance.size, fuse)
         return self._explanation(method, names, fuse, made)
 
     def explain_raw(self, method: str, raw: Tensor) -> Explanation:
@@ -229,21 +229,21 @@ class Trace:
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
         """The method's map (R,h,w) at the size of a block, the last by default, neither resized nor normalised."""
-        entry = METHODS[method]
         with without_grad_or_autocast(self.scores):
-            (inputs,) = self._inputs(entry, [block or self.blocks[-1]])
-            return entry.fn(*map(at_least_float32, inputs))
+            (inputs,) = self._inputs(method, [block or self.blocks[-1]])
+            return METHODS[method].fn(*map(at_least_float32, inputs))
 
-    def _inputs(self, entry: Method, names: Sequence[str]) -> list[tuple[Tensor, ...]]:
+    def _inputs(self, method: str, names: Sequence[str]) -> list[tuple[Tensor, ...]]:
         """What a method takes at each of these blocks, one row per map."""
+        entry = METHODS[method]
         if entry.kind == "pair":
             raise GamlensError(
-                f"{entry.title} is a method of kind 'pair' and has no map of one image: use compare or trace_pair."
+                f"Method {method!r} is of kind 'pair' and has no map of one image: use compare or trace_pair."
             )
         if entry.kind == "input" and str(PIXELS) not in self.gradients:
             raise GamlensError(
-                f"{entry.title} needs the gradient by the pixels, a pass of its own through the whole network: use "
-                "lens.classify or lens.compare with this method, or lens.trace(..., method=)."
+                f"Method {method!r} needs the gradient by the pixels, a pass of its own through the whole network: use "
+                f"lens.classify(..., method={method!r}), lens.compare or lens.trace with this method."
             )
         score = (self.scores,) if entry.reads_score else ()
         found = []
@@ -260,7 +260,7 @@ class Trace:
             activation = activation[indices_on(self.image_of_row, activation.device)]
         return activation, self.gradients[name]
 
-    def _maps_over_views(self, entry: Method, names: Sequence[str], how: fuse.Fusion) -> BlockMaps:
+    def _maps_over_views(self, method: str, names: Sequence[str], how: fuse.Fusion) -> BlockMaps:
         """Block by block, the maps of all views averaged before the blocks are fused.
 
         A mirrored view is mirrored back at the block's own size. A map is flat only if it is flat in every view.
@@ -269,8 +269,7 @@ class Trace:
         for name in names:
             seen = []
             for trace, mirrored in ((self, False), *self.views):
-                (inputs,) = trace._inputs(entry, [name])
-                raw = entry.fn(*map(at_least_float32, inputs))
+                raw = trace.raw(method, name)
                 seen.append(fuse.min_max(fuse.resize(raw.flip(2) if mirrored else raw, size)))
             blocks.append(torch.stack([maps for maps, _ in seen]).mean(dim=0))
             flat.append(torch.stack([bad for _, bad in seen]).all(dim=0))

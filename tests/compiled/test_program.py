@@ -49,8 +49,8 @@ def test_the_same_maps(make: Callable[[], nn.Module], options: dict[str, Any]) -
     nets.same(ours.x, theirs.x, atol=2e-5)
     nets.same(ours.y, theirs.y, atol=2e-5)
     assert not counters["graph_break"]
-    assert all(made is not None for made in compiled.sight._programs.values())
-    assert len(compiled.sight._programs) == 2
+    assert all(made is not None for made in compiled._hooked._programs.values())
+    assert len(compiled._hooked._programs) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*(grad_cam|Grad-CAM):gamlens.GamlensWarning")
@@ -68,7 +68,7 @@ def test_everything_a_trace_can_do() -> None:
     for count in (1, 5):
         images = nets.images(count, seed=4).float()
         nets.same(compiled.trace(images, 1, n=3).explain(), plain.trace(images, 1, n=3).explain(), atol=1e-5)
-    assert len(compiled.sight._programs) == 2, "one image is a program of its own"
+    assert len(compiled._hooked._programs) == 2, "one image is a program of its own"
     with pytest.warns(GamlensWarning, match="flat"):
         compiled.trace(X, n=3, score=lambda output: output[:, 0] * 0).explain()
 
@@ -98,7 +98,7 @@ def test_parts_are_cut_at_the_wanted_blocks_alone() -> None:
 def bytes_kept(lens: Lens) -> int:
     """Bytes autograd keeps in a call, without the model's own tensors and what is made of them."""
     kept: dict[int, int] = {}
-    made = [item for part in lens.sight._programs.values() if part for item in part.workshop.items]
+    made = [item for part in lens._hooked._programs.values() if part for item in part.workshop.items]
     own = {t.untyped_storage().data_ptr() for t in (*lens.model.parameters(), *lens.model.buffers())}
     own |= {
         t.untyped_storage().data_ptr() for item in made for t in (item.made_weight, item.made_bias) if t is not None
@@ -226,7 +226,7 @@ class Scaled(nets.Small):
 def test_what_a_graph_can_hold(make: type[nn.Module], options: dict[str, Any]) -> None:
     plain, compiled = lenses(make, blocks=["layer2", "layer3"], **options)
     nets.same(compiled.classify(X, 0), plain.classify(X, 0), atol=1e-5)
-    assert None not in compiled.sight._programs.values()
+    assert None not in compiled._hooked._programs.values()
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
@@ -307,7 +307,7 @@ def test_a_lens_that_is_sent_elsewhere_compiles_there() -> None:
     _, compiled = lenses(nets.Small)
     expected = compiled.classify(X, 0)
     other = pickle.loads(pickle.dumps(compiled))
-    assert not other.sight._programs
+    assert not other._hooked._programs
     nets.same(other.classify(X, 0), expected)
 
 
@@ -339,7 +339,7 @@ def test_several_threads_on_one_model() -> None:
         thread.join()
     for number in range(4):
         nets.same(found[number], expected[number], atol=1e-5)
-    assert None not in compiled.sight._programs.values()
+    assert None not in compiled._hooked._programs.values()
 
 
 def test_half_precision_stays_near() -> None:
@@ -347,7 +347,7 @@ def test_half_precision_stays_near() -> None:
     a, b = compiled.classify(X, [0, 1]), plain.classify(X, [0, 1])
     assert a.maps.dtype == torch.float32
     assert float((a.maps - b.maps).abs().mean()) < 0.02
-    (made,) = compiled.sight._programs.values()
+    (made,) = compiled._hooked._programs.values()
     assert made is not None
     assert {item.made_weight.dtype for item in made.workshop.items} == {torch.bfloat16}
     assert program.BACKEND == "aot_eager"

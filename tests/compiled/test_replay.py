@@ -62,7 +62,7 @@ def test_nothing_is_recorded_on_a_cpu() -> None:
     lens = Lens(net, compile=True)
     for _ in range(WARM + 2):
         nets.same(lens.classify(images, 0), Lens(net).classify(images, 0), atol=1e-5)
-    (program,) = lens.sight._programs.values()
+    (program,) = lens._hooked._programs.values()
     assert program is not None
     assert isinstance(program.parts[0].call, Replayed)
     assert not program.parts[0].call.records

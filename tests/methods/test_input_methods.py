@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from nets import Returns, images, small
 from torch import nn
 
-from gamlens import METHODS, GamlensError, GamlensWarning, Lens
+from gamlens import GamlensError, GamlensWarning, Lens
 
 BOTH = ["input_gradient", "guided_backprop"]
 
@@ -46,9 +46,9 @@ X = torch.tensor([[[[1.0, -1.0, 2.0]]]])
 def test_by_hand(how):
     # z = (x, 2x); class 0 = 3 relu(x) - 4 relu(2x). Where x > 0 the gradient is 3 - 8 = -5; guided keeps the 3 alone.
     lens = Lens(Hand(how), blocks=["second"])
-    plain = lens._trace(X, 0, n=METHODS["input_gradient"], score="logit", views=(), keep=False)
+    plain = lens.trace(X, 0, method="input_gradient")
     assert plain.raw("input_gradient", ":input").tolist() == [[[5.0, 0.0, 5.0]]]
-    guided = lens._trace(X, 0, n=METHODS["guided_backprop"], score="logit", views=(), keep=False)
+    guided = lens.trace(X, 0, method="guided_backprop")
     assert guided.raw("guided_backprop", ":input").tolist() == [[[3.0, 0.0, 3.0]]]
     # class 1 = -5 relu(x) + relu(2x): -5 + 2 = -3 plain; guided keeps 1 * 2
     assert lens.classify(X, 1, method="guided_backprop").maps.tolist() == [[[1.0, 0.0, 1.0]]]

@@ -249,7 +249,7 @@ def test_blocks(name: str, side: int, blocks: dict[str, tuple[int, int, int]], e
     assert {stage.name: stage.shape for stage in lens.layout.stages if stage.chosen} == blocks
     assert lens.embedding == embedding
     batch = torch.rand(1, len(look.mean), side, side)
-    captured = lens.trace(batch, n=None).rows.activations
+    captured = lens.trace(batch, n=None).activations
     assert {block: tuple(h.shape[1:]) for block, h in captured.items()} == blocks
 
 

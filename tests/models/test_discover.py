@@ -56,7 +56,7 @@ def test_known_networks(name: str) -> None:
     assert [stage.stride for stage in chosen] == STRIDES
     trace = lens.trace(nets.images(1), 0, n=None)
     for stage in chosen:
-        assert trace.rows.activations[stage.name].shape[1:] == (stage.shape[0], 64 // stage.stride, 64 // stage.stride)
+        assert trace.activations[stage.name].shape[1:] == (stage.shape[0], 64 // stage.stride, 64 // stage.stride)
     embedding_from_last_block(lens, nets.images(2), TAILS.get(name))
 
 
@@ -184,7 +184,7 @@ def test_users_networks(make: type[nn.Module]) -> None:
     lens = Lens(nets.seeded(make))
     assert lens.blocks == tuple(block.format(number) for number in (1, 2, 3))
     assert lens.embedding == embedding
-    activations = lens.trace(nets.images(2), 1, n=None).rows.activations
+    activations = lens.trace(nets.images(2), 1, n=None).activations
     assert [h.shape[2] for h in activations.values()] == [16, 8, 4]
     assert all(float(h.min()) == 0 for h in activations.values())
     embedding_from_last_block(lens, nets.images(2), None)

@@ -126,7 +126,7 @@ def test_classify_explains_the_heads_own_score(kind: type[nn.Module]) -> None:
     score = net(batch)[:, 2]
     with_graph.remove()
     (expected,) = torch.autograd.grad(score.sum(), kept)
-    torch.testing.assert_close(next(iter(trace.rows.gradients.values())), expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(next(iter(trace.gradients.values())), expected, atol=1e-12, rtol=0)
     torch.testing.assert_close(trace.scores, score.detach())
 
 

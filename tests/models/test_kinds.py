@@ -104,8 +104,8 @@ def test_float16_gradients_neither_vanish_nor_overflow() -> None:
 
     plain = Lens(net).trace(nets.images(3), score=score)
     half = Lens(net, precision="fp16").trace(nets.images(3), score=score)
-    for name, expected in plain.rows.gradients.items():
-        found = half.rows.gradients[name]
+    for name, expected in plain.gradients.items():
+        found = half.gradients[name]
         error = (found - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1)
         assert float(error.max()) < 0.01
     pair = Lens(net, precision="fp16").compare(100 * nets.images(2), nets.images(2, seed=1), score="dot")

@@ -188,12 +188,12 @@ def test_the_planted_patch_test_can_fail() -> None:
     """Tokens transposed, or shifted by a class token that was kept, are found out."""
     lens = look(vit, (64, 64))
     plain, other = planted((64, 64), (8, 8))
-    right, name = lens.sight.binding.grids, lens.blocks[-1]
+    right, name = lens._hooked.found.grids, lens.blocks[-1]
     assert right[name].order == tuple(range(1, 65))
     assert changed(lens, plain, other, n=1) == {name: True}
     columns = tuple(1 + 8 * (i % 8) + i // 8 for i in range(64))
     for wrong in (TokenGrid(8, 8, columns, 65), TokenGrid(8, 8, tuple(range(64)), 65)):
-        object.__setattr__(lens.sight.binding, "grids", {**right, name: wrong})
+        object.__setattr__(lens._hooked.found, "grids", {**right, name: wrong})
         assert changed(lens, plain, other, n=1) == {name: False}
 
 
@@ -237,7 +237,7 @@ def test_other_sizes_find_their_own_grid() -> None:
     lens = Lens(net, transform=Transform((64, 64)))
     for size in ((64, 64), (96, 48), (48, 96)):
         trace = lens.trace(torch.randn(1, 3, *size), n=1)
-        assert trace.rows.activations["blocks.1.norm1:tokens"].shape == (1, 192, size[0] // 16, size[1] // 16)
+        assert trace.activations["blocks.1.norm1:tokens"].shape == (1, 192, size[0] // 16, size[1] // 16)
     plain, other = planted((96, 48), (6, 3))
     assert all(changed(lens, plain, other).values())
 

@@ -48,7 +48,7 @@ def grid(pair: PairTrace, side: str, number: int) -> list[tuple[float, float]]:
     """The middle of every position of the last block, in original pixels."""
     index = "xy".index(side)
     height, width = pair._activations(index)[pair.blocks[-1]].shape[2:]
-    rows, columns = pair.origins[index].frames[number].original
+    rows, columns = pair.provenances[index].frames[number].original
     return [((c + 0.5) * columns / width, (r + 0.5) * rows / height) for r in range(height) for c in range(width)]
 
 

@@ -20,7 +20,6 @@ from gamlens.evaluation.table_files import (
     TextTable,
     comma_separated,
     markdown,
-    with_legend,
     write_files,
 )
 from gamlens.evaluation.tables import BETTER, Cell, cells, check_confidence, shown
@@ -113,7 +112,7 @@ def curves(found: AblationCells, plan: Plan) -> Image.Image:
             panels.append(render.Panel(render.draw_chart(chart)))
         rows.append(tuple(panels))
     labels = (f"{name} %, {'higher' if BETTER[name] == 'up' else 'lower'} is better" for name in MEASURES)
-    return with_legend(render.Grid(tuple(rows), plan.fusions, tuple(labels)), lines, cell=320)
+    return render.draw(render.Grid(tuple(rows), plan.fusions, tuple(labels), keys=tuple(lines)), cell=320)
 
 
 def write(found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, Any]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Tables as Markdown, CSV or LaTeX, plots with their legend, and a folder of such files."""
+"""Tables as Markdown, CSV or LaTeX, and a folder of such files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from gamlens import render
 from gamlens.files import StagedFiles
 
 TextTable = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the header and the lines
@@ -37,12 +36,6 @@ def latex(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     columns = "llll" + "r" * (len(header) - 4)
     head = f"% needs \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(header)}\n\\midrule\n"
     return f"{head}{body}\n\\bottomrule\n\\end{{tabular}}\n"
-
-
-def with_legend(grid: render.Grid, curves: Sequence[render.Series], *, cell: int) -> Image.Image:
-    """A grid of plots as one picture, the legend of their curves below it."""
-    plots = render.draw(grid, cell=cell)
-    return render.stacked([plots, render.draw_legend(curves, width=plots.width - 32)])
 
 
 def write_files(folder: Path, texts: Mapping[str, str], pictures: Mapping[str, Image.Image]) -> list[Path]:

@@ -120,7 +120,7 @@ class HookedModel:
         """One forward of `batch` (B,C,H,W) that keeps what a method reads, and checks that it is finite.
 
         Args:
-            n: How many blocks are kept, counted from the last; 0 for none, None for all.
+            n: How many blocks are kept, counted from the last; None for all.
             method: A method of kind "input" is given the pixels and a pass of its own in place of blocks.
             embedding: Whether the embedding (B,D) is kept, too.
         """
@@ -130,11 +130,16 @@ class HookedModel:
         if method is not None and method.kind == "input":
             record = self._run(batch, found, (PIXELS,), method, embedding)
         else:
-            record = self._run(batch, found, last_layers(found.points, n) if n != 0 else (), None, embedding)
+            record = self._run(batch, found, last_layers(found.points, n), None, embedding)
         if record.blocks:
             check = finite(record.blocks, partial(_say_not_finite, self.name))
             record.checks = record.checks.ask(check, batch.device)
         return record
+
+    def forward_only(self, batch: Tensor, *, embedding: bool = False) -> ForwardRecord:
+        """One forward of `batch` (B,C,H,W) that keeps no block, and so no graph."""
+        batch = self.fit(batch)
+        return self._run(batch, self.model_blocks(batch), (), None, embedding)
 
     def _run(
         self,

@@ -1,7 +1,8 @@
 """Point to point: a similarity of average-pooled features is a sum over pairs of positions, one of each image.
 
-With e = mean_p h_p, <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>; the cosine divides by both lengths. This is the
-score itself, taken apart, so it holds only where the embedding is the pooled last block.
+Let h (C,u,v) and h' (C,u',v') be the last blocks of two images, and e = 1/(uv) sum_p h_p their average over positions.
+Then <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>, and the cosine divides this by |e| |e'|. The terms of the sum are the
+score itself, taken apart. They exist only if the embedding is the pooled last block.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from gamlens.errors import GamlensError, near
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 
-Side = Literal["x", "y"]
-LOOSEST = 0.02
+PairSide = Literal["x", "y"]
+POOLING_TOLERANCE = 0.02
+SUMS_OVER_POSITIONS = ("cosine", "dot")  # the pair scores that are such a sum
 
 
 @dataclass(frozen=True, eq=False)
 class Matches:
     """What one position of the image `side` adds to a pair's score, split over the positions of the other image.
 
-    `map` (h,w) is in units of the score: over all positions of `side` the maps add up to `score`. `cell` is the asked
-    position (row, column) among `cells` (rows, columns) of the asked image; `size`, `picture` and `frame` are the
-    other image's.
+    `map` (h,w) is in units of the score: the maps of all positions of `side` add up to `score`. `cell` is the position
+    (row, column) that was asked for, of `cells` (rows, columns) that the block of that image has; `size` (the model's
+    input), `picture` and `frame` are those of the other image.
     """
 
     map: Tensor
     score: float
-    side: Side
+    side: PairSide
     cell: tuple[int, int]
     cells: tuple[int, int]
     size: tuple[int, int]
@@ -46,42 +48,42 @@ class Matches:
 
     @property
     def part(self) -> float:
-        """What this position adds to the score, all its matches together."""
+        """What this position adds to the score: the sum over all its matches."""
         return float(self.map.sum())
 
     @property
     def best(self) -> tuple[float, float]:
-        """The middle of the strongest match, (x, y) in the other image's original pixels."""
+        """The middle of the strongest match, (x, y) in original pixels of the other image."""
         height, width = self.map.shape
         row, column = divmod(int(self.map.argmax()), width)
         x0, y0, x1, y1 = self.frame.window
         return x0 + (column + 0.5) / width * (x1 - x0), y0 + (row + 0.5) / height * (y1 - y0)
 
     def full(self) -> Tensor:
-        """The positive parts over the other image, (H,W) in [0,1] at its original size: ReLU, RSZ, NRM."""
+        """The positive matches as a map (H,W) in [0,1] at the original size of the other image: ReLU, RSZ, NRM."""
         return self.frame.map(fuse.normalize(fuse.resize(self.map.relu()[None], self.size))[0])
 
     def overlay(self, *, opacity: float = 0.7, cmap: str = "ember") -> Image.Image:
-        """The matches over the other image."""
+        """The matches drawn over the other image."""
         return render.overlay(self.picture.open(), self.full().cpu().numpy(), opacity=opacity, cmap=cmap)
 
 
 def parts(h: Tensor, other: Tensor, cell: tuple[int, int], factor: Tensor) -> Tensor:
-    """factor * <h_p, h'_q> for p = cell and every q: (C,u,v), (C,u',v') -> (u',v')."""
+    """factor * <h_p, h'_q> for p = cell and every q: blocks (C,u,v) and (C,u',v') -> (u',v')."""
     return factor * torch.einsum("k,khw->hw", h[:, cell[0], cell[1]], other)
 
 
 def factor(h: tuple[Tensor, Tensor], embeddings: tuple[Tensor, Tensor], score: str, *, eps: float) -> Tensor:
-    """What each <h_p, h'_q> is multiplied by, so that all of them add up to the score: (C,u,v) and (D,) twice.
+    """What each <h_p, h'_q> is multiplied by, so that all of them add up to the score, from both blocks and embeddings.
 
-    Average pooling, sum pooling and a pooled vector brought to length 1 differ by one number an image. `eps` is that
-    of the precision in which the network pooled.
+    Average pooling, sum pooling and a pooled vector brought to length 1 differ by one number per image. `h` are blocks
+    (C,u,v), `embeddings` (D,); `eps` is that of the precision in which the network pooled.
     """
-    if score not in scores.PAIR_SCORES:
-        raise GamlensError(f"Matches are of the score 'cosine' or 'dot': {near(str(score), scores.PAIR_SCORES)}")
-    result = h[0].new_ones(())
+    if score not in SUMS_OVER_POSITIONS:
+        raise GamlensError(f"Matches are of the score 'cosine' or 'dot': {near(str(score), SUMS_OVER_POSITIONS)}")
+    result, most = h[0].new_ones(()), min(1000 * eps, POOLING_TOLERANCE)
     for activation, embedding in zip(h, embeddings, strict=True):
-        result = result * _pooled(activation, embedding, min(1000 * eps, LOOSEST)) / math.prod(activation.shape[1:])
+        result = result * _pooled(activation, embedding, most) / math.prod(activation.shape[1:])
     if score == "cosine":
         scores.cosine(embeddings[0][None], embeddings[1][None])
         result = result / (embeddings[0].norm() * embeddings[1].norm())
@@ -107,7 +109,7 @@ def cell_of(point: tuple[float, float], frame: Frame, size: tuple[int, int]) -> 
 
 
 def _pooled(activation: Tensor, embedding: Tensor, most: float) -> Tensor:
-    """c of embedding = c * mean_p h_p, or an error where the embedding is anything else."""
+    """The number c in embedding = c * mean_p h_p; an error if the embedding is anything else."""
     what = "so the similarity is no sum over pairs of positions; compare by the pooled last block (embedding=) for that"
     if len(activation) != len(embedding):
         raise GamlensError(

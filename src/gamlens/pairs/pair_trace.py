@@ -19,7 +19,7 @@ from gamlens.explanation import NO_CLASS, PairExplanation
 from gamlens.fuse import at_least_float32, without_grad_or_autocast
 from gamlens.methods import METHODS
 from gamlens.pairs import correspondence
-from gamlens.pairs.correspondence import Matches, Side
+from gamlens.pairs.correspondence import Matches, PairSide
 from gamlens.trace import Provenance, Trace
 
 
@@ -147,7 +147,9 @@ class PairTrace:
         number, rows = self._place(side)
         return {block: h[rows] for block, h in self.records[number].activations().items()}
 
-    def matches(self, point: tuple[float, float], *, side: Side = "x", score: str = "cosine", pair: int = 0) -> Matches:
+    def matches(
+        self, point: tuple[float, float], *, side: PairSide = "x", score: str = "cosine", pair: int = 0
+    ) -> Matches:
         """What matches a point of one image in the other: the score's own parts at the last block. No forward.
 
         `point`: (x, y) in original pixels of the image `side`. An error where the embedding is not the pooled block.

@@ -1,5 +1,6 @@
 """Images and maps to pictures (`raster`) and pages (`html`), both from the records of `elements`."""
 
+from gamlens.render.chart_layout import PALETTE
 from gamlens.render.elements import (
     RGB,
     Bars,
@@ -8,6 +9,7 @@ from gamlens.render.elements import (
     Chart,
     Charts,
     Grid,
+    GridKey,
     Heading,
     LineKey,
     Page,
@@ -21,15 +23,16 @@ from gamlens.render.elements import (
 )
 from gamlens.render.html.document import html, write
 from gamlens.render.html.fragment import fragment
-from gamlens.render.raster.chart_image import PALETTE, draw_chart, draw_legend
+from gamlens.render.raster.chart_image import draw_chart
 from gamlens.render.raster.colormaps import COLORMAPS, colorize, lut
 from gamlens.render.raster.grid import draw, typeset
 from gamlens.render.raster.overlay import STYLES, boxed, outlined, overlay
 from gamlens.render.raster.rgb import beside, stacked, thumbnail
 
 __all__ = [
-    "COLORMAPS", "PALETTE", "RGB", "STYLES", "Bars", "Block", "BoxCorners", "Chart", "Charts", "Grid", "Heading",
+    "COLORMAPS", "PALETTE", "RGB", "STYLES", "Bars", "Block", "BoxCorners", "Chart", "Charts", "Grid", "GridKey",
+    "Heading",
     "LineKey", "Page", "Panel", "ScaleKey", "Section", "Series", "Table", "TableCell", "Text", "beside", "boxed",
-    "colorize", "draw", "draw_chart", "draw_legend", "fragment", "html", "lut", "outlined", "overlay", "stacked",
+    "colorize", "draw", "draw_chart", "fragment", "html", "lut", "outlined", "overlay", "stacked",
     "thumbnail", "typeset", "write",
 ]  # fmt: skip

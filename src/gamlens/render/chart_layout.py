@@ -1,7 +1,7 @@
-"""The one chart engine: a Chart becomes strokes, areas, dots and words at places of a drawing.
+"""The one chart engine: a Chart becomes strokes, dots and words at places of a drawing.
 
-`html.svg_chart` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks, scales, series
-and labels are decided here, for both. Places are pixels of a drawing whose (0, 0) is its upper left corner.
+`html.svg_chart` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks, scales,
+series, labels and colours are decided here, for both. Places are pixels (x, y) from the upper left corner.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from gamlens.render.elements import Chart, Series
+from gamlens.render.elements import RGB, Chart, Series
 from gamlens.render.inline import bare
 from gamlens.render.raster.lettering import ellipsized, font
 
 CHART_SIZE = (360, 250)
 LABEL_SIZE, LONGEST_NAME = 12, 96
 SLANT = 35  # degrees by which the names of steps are turned where they would not fit side by side
-TONES = 8
 SWATCH_SIZE = (26, 10)
 AXIS, GUIDE = "axis", "guide"
+PALETTE: tuple[RGB, ...] = (
+    (139, 135, 146), (179, 32, 95), (31, 111, 181), (18, 138, 104), (184, 106, 0), (106, 75, 192), (91, 100, 112),
+    (20, 148, 170), (176, 88, 120),
+)  # fmt: skip
+INKS: dict[str, RGB] = {
+    AXIS: (226, 226, 230), GUIDE: (84, 84, 92), **{f"tone{tone}": colour for tone, colour in enumerate(PALETTE)},
+}  # fmt: skip
 DASHES: dict[str, tuple[float, ...]] = {"dashed": (6, 4), "dotted": (1, 4), "level": (6, 4)}
 
 Point: TypeAlias = tuple[float, float]
@@ -29,21 +35,12 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class Stroke:
-    """A line through points. `ink`: "axis", "guide", or "tone0" to "tone8"; `dash`: lengths of a piece and a gap."""
+    """A line through points. `ink` is a name of INKS; `dash` gives the lengths of a piece and of a gap."""
 
     points: tuple[Point, ...]
     ink: str
     width: float = 2.0
     dash: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Area:
-    """A polygon filled with a faint ink."""
-
-    points: tuple[Point, ...]
-    ink: str
-    opacity: float = 0.14
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Word:
     slanted: bool = False
 
 
-Mark: TypeAlias = Stroke | Area | Dots | Word
+Mark: TypeAlias = Stroke | Dots | Word
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ def swatch(series: Series) -> Mark:
 
 def _ink(tone: int) -> str:
     """Tone 0 is grey; the others come again after the last one."""
-    return f"tone{1 + (tone - 1) % TONES if tone else 0}"
+    return f"tone{1 + (tone - 1) % (len(PALETTE) - 1) if tone else 0}"
 
 
 def _values(chart: Chart) -> list[float]:
@@ -203,21 +200,19 @@ def _series(series: Series, axes: Axes, *, pointed: bool) -> list[Mark]:
         return [Dots(places, ink, 2, opacity=0.75 if len(places) < 150 else 0.5 if len(places) < 500 else 0.35)]
     if series.kind == "level":
         return [Stroke(((axes.rectangle[0], places[0][1]), (axes.rectangle[2], places[0][1])), ink, 2, DASHES["level"])]
-    spread = [
-        (axes.place((x, low)), axes.place((x, high)))
-        for (x, y), (low, high) in zip(series.points, series.spread, strict=False)
-        if all(map(math.isfinite, (x, y, low, high)))
-    ]
     if series.kind == "marks":
-        return [*(Stroke(ends, ink, 1.5) for ends in spread), Dots(places, ink, 3.5)]
+        whiskers = [
+            Stroke((axes.place((x, low)), axes.place((x, high))), ink, 1.5)
+            for (x, y), (low, high) in zip(series.points, series.spread, strict=False)
+            if all(map(math.isfinite, (x, y, low, high)))
+        ]
+        return [*whiskers, Dots(places, ink, 3.5)]
     runs = [
         tuple(axes.place(point) for point in run)
         for is_finite, run in groupby(series.points, key=lambda point: all(map(math.isfinite, point)))
         if is_finite
     ]
     marks: list[Mark] = [Stroke(run, ink, 2, DASHES.get(series.kind, ())) for run in runs if len(run) > 1]
-    if spread:
-        marks.insert(0, Area((*(low for low, _ in spread), *(high for _, high in reversed(spread))), ink))
     alone = places if pointed else tuple(run[0] for run in runs if len(run) == 1)
     if alone:
         marks.append(Dots(alone, ink, 3, hollow=series.kind != "line"))

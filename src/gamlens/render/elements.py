@@ -54,7 +54,8 @@ class Grid:
     """Rows of panels (None leaves a cell empty), with column heads and row labels.
 
     `groups` are heads over several columns: (text, number of columns). `widths` are the columns' relative widths in
-    print. `breaks` are the indices of rows that begin a new part. `keys` explain colours and lines under the grid.
+    print. `breaks` are the indices of rows that begin a new part. `keys` explain colours, lines and
+    the series of charts under the grid.
     """
 
     rows: tuple[tuple[Panel | None, ...], ...]
@@ -64,7 +65,7 @@ class Grid:
     groups: tuple[tuple[str, int], ...] = ()
     widths: tuple[float, ...] = ()
     breaks: tuple[int, ...] = ()
-    keys: tuple[ScaleKey | LineKey, ...] = ()
+    keys: tuple[GridKey, ...] = ()
 
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.rows):
@@ -131,7 +132,7 @@ class Series:
 
     `kind`: points joined by a line ("line", "dashed", "dotted"), points alone ("dots"), large points with whiskers
     ("marks"), or a dashed line at the y of the first point across the whole chart ("level"). `spread` is (low, high)
-    for each point: the ends of its whisker, or a band around a line. `tone` is the number of a colour (0 is grey);
+    for each point of marks: the ends of its whisker. `tone` is the number of a colour (0 is grey);
     `ring` is the index of a point of a line that is circled. A point that is not finite leaves a gap.
     """
 
@@ -186,6 +187,7 @@ class Charts:
     items: tuple[Chart, ...]
 
 
+GridKey: TypeAlias = ScaleKey | LineKey | Series
 Block: TypeAlias = Panel | Grid | Bars | Table | Text | Heading | Chart | Charts
 
 

@@ -220,4 +220,4 @@ def _heat(result: Explanation, at: int, photo: Image.Image, words: str) -> Panel
 
 def _picture(grids: Sequence[Grid]) -> Image.Image:
     """The grids of one query below one another."""
-    return render.stacked([render.draw(grid) for grid in grids], margin=0)
+    return render.stacked([render.draw(grid) for grid in grids])

@@ -3,5 +3,6 @@
 from gamlens.retrieval.gallery import Gallery
 from gamlens.retrieval.many_pairs import compare_many
 from gamlens.retrieval.remember import remember, remember_readable
+from gamlens.retrieval.select import PairOptions
 
-__all__ = ["Gallery", "compare_many", "remember", "remember_readable"]
+__all__ = ["Gallery", "PairOptions", "compare_many", "remember", "remember_readable"]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TENSORS = ("activations", "embeddings", "scales")
 FINGERPRINT_VALUES = 64
+FramedPicture = tuple[Picture, Frame]
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,14 +30,8 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
     for number, (picture, frame) in enumerate(zip(gallery.pictures, gallery.frames, strict=True)):
         place = {"original": frame.original, "size": frame.size, "window": frame.window}
         images.append({"name": picture.name, **_keep(arrays, number, picture), **place})
-    record = {
-        "format": GALLERY_FORMAT,
-        "law": gallery.law,
-        "size": gallery.size,
-        "kinds": kinds,
-        "about": dict(gallery.about),
-        "images": images,
-    }
+    about = {"law": gallery.law, "size": gallery.size, "kinds": kinds, "about": dict(gallery.about)}
+    record = {"format": GALLERY_FORMAT, **about, "images": images}
     arrays["record"] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
     with StagedFiles() as staged:
         staged.write(Path(path), lambda out: np.savez(out, **arrays))

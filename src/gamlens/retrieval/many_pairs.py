@@ -1,4 +1,8 @@
-"""Pairs by the thousand: every image is run once, however many pairs it is in."""
+"""Pairs by the thousand: every image is run once, however many pairs it is in.
+
+The gradients of a pair's score by the last block are written down where the embedding allows it (`_by_formula`). Else
+they come from one backward per pair through the last blocks of each image (`_by_backward`).
+"""
 
 from __future__ import annotations
 
@@ -7,77 +11,137 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from gamlens import methods, scores
-from gamlens.errors import GamlensError
+from gamlens import methods
+from gamlens.capture.backward import batched_gradients
 from gamlens.explanation import PairExplanation
-from gamlens.fuse import Fusion
+from gamlens.fuse import at_least_float32, without_grad_or_autocast
 from gamlens.inputs.images import Picture, pictures
-from gamlens.retrieval import by_backward, by_formula
-from gamlens.retrieval.embedding_form import OTHER_FORM
-from gamlens.retrieval.gallery import Gallery
-from gamlens.retrieval.pair_maps import PairOptions
+from gamlens.retrieval.embedding_form import OTHER_FORM, block_gradient
+from gamlens.retrieval.gallery import FramedPicture, Gallery
+from gamlens.retrieval.pair_maps import PairMaps
 from gamlens.retrieval.remember import EmbeddedBatch, embed_batches, gather
-from gamlens.retrieval.select import select_pairs
-from gamlens.trace import Provenance
+from gamlens.retrieval.select import PairOptions, select_pairs
 
 if TYPE_CHECKING:
     from gamlens.lens import Lens
 
+GalleryOrList = Gallery | list[Picture]
+
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def compare_many(
-    lens: Lens,
-    queries: Any,
-    gallery: Any,
-    *,
-    score: str | scores.PairScore,
-    method: str,
-    n: int,
-    fuse: Fusion,
-    top: int | None,
-    pairs: Sequence[tuple[int, int]] | None,
-    batch_size: int,
-) -> PairExplanation:
-    """Both maps of every chosen pair: by formula where the gradients can be written down, else through the network.
+def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -> PairExplanation:
+    """Both maps of every chosen pair. `queries` and `gallery` are images, or a Gallery of them.
 
     The formula needs the last block only (n = 1) and an embedding of a known form on both sides. Methods of kind "pair"
     need no gradient, so they never go through the network.
     """
-    kind = methods.find(method).kind
-    if batch_size < 1:
-        raise GamlensError(f"batch_size={batch_size}: give at least 1.")
-    if top is not None and pairs is not None:
-        raise GamlensError("Give top= or pairs=, not both.")
-    about = {**lens.about, "score": scores.score_name(score)}
-    provenance = Provenance(pictures=(), frames=(), size=(0, 0), labels=lens.labels, aliases=lens.aliases, about=about)
-    options = PairOptions(score, method, n if kind == "block" else 1, fuse, batch_size, provenance)
-    x, y = _images(lens, queries, gallery)
-    forwards = partial(embed_batches, lens, batch_size=batch_size)
-    held: list[EmbeddedBatch] = []
-    if options.n == 1 and kind != "input":
+    kind = methods.find(options.method).kind
+    x, y = (side if isinstance(side, Gallery) else list(pictures(side)) for side in (queries, gallery))
+    for side in {repr(side.about): side for side in (x, y) if isinstance(side, Gallery)}.values():
+        side.check(lens)  # once, where both were made alike
+    forwards = partial(embed_batches, lens, batch_size=options.batch_size)
+    held = []
+    if options.blocks == 1 and kind != "input":
         if not isinstance(x, Gallery):
             held = list(forwards(x))
             x = gather(held, lens.device)
         if not isinstance(y, Gallery) and (kind == "pair" or x.law != OTHER_FORM):
             y = gather(forwards(y), lens.device)
         if isinstance(y, Gallery) and (kind == "pair" or OTHER_FORM not in (x.law, y.law)):
-            ends = (x.embeddings.to(lens.device), y.embeddings.to(lens.device))
-            chosen = select_pairs((len(x), len(y)), ends, score, top, pairs)
-            return by_formula.explain(x, y, chosen, options, lens.device)
-    if top is not None and not isinstance(y, Gallery):
+            return _by_formula(lens, x, y, options)
+    if options.top is not None and not isinstance(y, Gallery):
         y = gather(forwards(y), lens.device)
-    return by_backward.explain(lens, x, y, options, held=held, top=top, pairs=pairs)
+    return _by_backward(lens, x, y, options, held)
 
 
-def _images(lens: Lens, *sides: Any) -> list[Gallery | list[Picture]]:
-    """Each side as a Gallery that this lens made, or as a list of pictures. Galleries made alike are checked once."""
-    checked: list[Any] = []
-    found: list[Gallery | list[Picture]] = []
-    for side in sides:
-        if isinstance(side, Gallery) and side.about not in checked:
-            side.check(lens)
-            checked.append(side.about)
-        found.append(side if isinstance(side, Gallery) else list(pictures(side)))
-    return found
+def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> PairExplanation:
+    """Both maps of every chosen pair of remembered images at n = 1, with neither forward nor backward."""
+    device, entry = lens.device, methods.find(options.method)
+    chosen = select_pairs(options, x, y, (x.embeddings.to(device), y.embeddings.to(device)))
+    maps = PairMaps(lens, chosen, options)
+    for places in torch.split(torch.arange(len(chosen)), options.batch_size):
+        used = [torch.unique(numbers, return_inverse=True) for numbers in chosen[places].T]
+        sides = [(side[own].to(device), at.tolist()) for side, (own, at) in zip((x, y), used, strict=True)]
+        ex, ey = (at_least_float32(side.embeddings)[at] for side, at in sides)
+        values, vectors = maps.score(places, ex, ey)
+        given: tuple[Tensor | None, Tensor | None] = (None, None)
+        if entry.kind == "pair":
+            with without_grad_or_autocast(values):
+                hx, hy = (at_least_float32(side.activations)[at] for side, at in sides)
+                given = (entry.fn(hx, hy), entry.fn(hy, hx))
+        for number, (side, at) in enumerate(sides):
+            block, gradient = side.about["block"], gradient_of(side, at, vectors[number])
+            h, g = {block: side.activations}, {block: gradient}
+            maps.add(number, places, at, side.size, values, h, g, given[number])
+    return maps.explanation(zip(x.pictures, x.frames, strict=True), zip(y.pictures, y.frames, strict=True))
+
+
+def gradient_of(side: Gallery, at: list[int], v: Tensor) -> Tensor:
+    """The gradients (R,C,h,w) of R scores by the block of the images `at`, given those by their embeddings, v (R,D).
+
+    ds/dh = J' v is the same vector at every position: c v, or c (v - <v,e> e) for embeddings of length 1. The module
+    `embedding_form` has the derivation, `side.scales` the factors c.
+    """
+    with without_grad_or_autocast(v):
+        e = at_least_float32(side.embeddings)[at]
+        gradient = at_least_float32(side.scales)[at][:, None] * block_gradient(side.law, v, e)
+    return gradient[:, :, None, None].expand(-1, -1, *side.activations.shape[2:])
+
+
+def _by_backward(
+    lens: Lens, x: GalleryOrList, y: GalleryOrList, options: PairOptions, held: Sequence[EmbeddedBatch]
+) -> PairExplanation:
+    """Both maps of every chosen pair. The queries x are held with their graphs while the images y pass in batches.
+
+    `held` are the forwards of the queries if they are made already. `top` needs a Gallery as y.
+    """
+    queries, images = (list(side.pictures) if isinstance(side, Gallery) else side for side in (x, y))
+    size = options.batch_size
+    forwards = partial(embed_batches, lens, method=options.method, n=options.blocks, batch_size=size)
+    held = held or list(forwards(queries))
+    ex = torch.cat([at_least_float32(batch.embeddings.detach()) for batch in held])
+    known = (ex, y.embeddings.to(ex.device)) if isinstance(y, Gallery) else None
+    chosen = select_pairs(options, queries, images, known)
+    maps = PairMaps(lens, chosen, options)
+    ey, wanted = ex.new_zeros(len(images), ex.shape[1]), torch.unique(chosen[:, 1])
+    passing = forwards([images[number] for number in wanted.tolist()])
+    seen: dict[int, FramedPicture] = {}
+    for numbers, batch in zip(torch.split(wanted, size), passing, strict=True):
+        ey[numbers.to(ey.device)] = at_least_float32(batch.embeddings.detach())
+        _add_backward(maps, 1, batch, numbers, (ex, ey))
+        seen.update(zip(numbers.tolist(), batch.shown, strict=True))
+    for numbers, batch in zip(torch.split(torch.arange(len(queries)), size), held, strict=True):
+        _add_backward(maps, 0, batch, numbers, (ex, ey))
+    # An image in no pair was never run. It keeps its number; its frame, which no row refers to, is any other's.
+    unused = next(iter(seen.values()))[1]
+    y_shown = [seen.get(number, (picture, unused)) for number, picture in enumerate(images)]
+    return maps.explanation([image for batch in held for image in batch.shown], y_shown)
+
+
+def _add_backward(
+    maps: PairMaps, side: int, batch: EmbeddedBatch, numbers: Tensor, embeddings: tuple[Tensor, Tensor]
+) -> None:
+    """Add the maps of one side of all chosen pairs whose image is in `batch`; `numbers` (B,) are its images, ascending.
+
+    An image is in several pairs: its k-th pair belongs to the k-th backward through the batch. As many backwards as
+    make up `batch_size` images run together.
+    """
+    images, most = len(numbers), maps.options.batch_size
+    pairs = torch.isin(maps.chosen[:, side], numbers).nonzero()[:, 0]
+    image = torch.searchsorted(numbers, maps.chosen[pairs, side].contiguous())
+    turn = F.one_hot(image, images).cumsum(dim=0).gather(1, image[:, None])[:, 0] - 1
+    step = max(1, most // images)
+    for part in (turn // step == number for number in torch.unique(turn // step)):
+        places, index, backward = pairs[part], image[part], turn[part] % step
+        ex, ey = (e[maps.chosen[places, number].to(e.device)] for number, e in enumerate(embeddings))
+        values, vectors = maps.score(places, ex, ey)
+        v = vectors[side].new_zeros(int(backward.max()) + 1, images, vectors[side].shape[1])
+        at = (backward.to(v.device), index.to(v.device))
+        v[at] = vectors[side]
+        found = batched_gradients(batch.embeddings, v, batch.record, keep_graph=True, most=most)
+        gradients = {name: gradient[at] for name, gradient in found.items()}
+        maps.add(side, places, index.tolist(), batch.size, values, batch.record.activations(), gradients)

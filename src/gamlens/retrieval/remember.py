@@ -15,7 +15,7 @@ from gamlens.errors import GamlensError, attempt
 from gamlens.inputs.batch import ModelInput, join
 from gamlens.inputs.images import Picture, pictures
 from gamlens.retrieval.embedding_form import find_form
-from gamlens.retrieval.gallery import Gallery, join_galleries, lens_identity
+from gamlens.retrieval.gallery import FramedPicture, Gallery, join_galleries, lens_identity
 from gamlens.streaming.prefetch import grouped, prefetch
 
 if TYPE_CHECKING:
@@ -24,25 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedBatch:
-    """One forward of B images: its record, the embeddings (B,D) in the record's graph, and the prepared images.
-
-    `images` keeps pictures and frames only; its batches are empty, so that they take no memory. `size` is (H,W).
-    """
+    """One forward of B images: its record, the embeddings (B,D) in the record's graph, and each image shown."""
 
     record: ForwardRecord
     embeddings: Tensor
-    size: tuple[int, int]
-    images: ModelInput
+    shown: tuple[FramedPicture, ...]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The model's input (H,W)."""
+        return self.shown[0][1].size
 
 
 def embed_batches(
-    lens: Lens,
-    images: Iterable[Picture],
-    *,
-    method: str = "gam",
-    n: int = 1,
-    batch_size: int,
-    workers: int | None = None,
+    lens: Lens, images: Iterable[Any], *, method: str = "gam", n: int = 1, batch_size: int, workers: int | None = None
 ) -> Iterator[EmbeddedBatch]:
     """One forward per batch that keeps what `method` reads, while `workers` threads decode the next batches."""
     for _, ready in prefetch(lens.prepare, grouped(images, batch_size), workers=workers):
@@ -61,8 +56,8 @@ def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gall
             law=form,
             scales=scales,
             size=batch.size,
-            pictures=batch.images.pictures,
-            frames=batch.images.frames,
+            pictures=tuple(picture for picture, _ in batch.shown),
+            frames=tuple(frame for _, frame in batch.shown),
             about={"block": block},
         )
         parts.append(part.to(device))
@@ -103,8 +98,7 @@ def _embed(lens: Lens, ready: ModelInput, *, method: str = "gam", n: int = 1) ->
     if not record.blocks:
         last_layers(lens.blocks, n)  # n=0 keeps no block: an error that says how many there are
     assert record.embedding is not None
-    height, width = ready.batches[0].shape[2:]
-    return EmbeddedBatch(record, record.embedding, (height, width), replace(ready, batches=()))
+    return EmbeddedBatch(record, record.embedding, tuple(zip(ready.pictures, ready.frames, strict=True)))
 
 
 def _read(lens: Lens, group: list[Picture]) -> tuple[ModelInput | None, list[GamlensError | None]]:

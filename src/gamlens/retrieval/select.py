@@ -1,31 +1,50 @@
-"""Which pairs are explained, their scores, and the gradients of these scores with respect to the embeddings."""
+"""What is asked of many pairs: which of them are explained and how; their scores, and gradients by the embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gamlens import scores
+from gamlens import methods, scores
 from gamlens.capture.device import Checks, finite_score
 from gamlens.errors import GamlensError
-from gamlens.fuse import at_least_float32, without_grad_or_autocast
+from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
 
 
-def select_pairs(
-    counts: tuple[int, int],
-    embeddings: tuple[Tensor, Tensor] | None,
-    score: str | scores.PairScore,
-    top: int | None,
-    pairs: Sequence[tuple[int, int]] | None,
-) -> Tensor:
-    """The pairs (P,2) of query and image numbers: those given, the `top` most similar ones of each query, or all."""
-    if pairs is not None:
-        return _given(pairs, counts)
-    if top is not None and embeddings is not None:
-        return most_similar(score, *embeddings, top)
-    return torch.cartesian_prod(torch.arange(counts[0]), torch.arange(counts[1])).reshape(-1, 2)
+@dataclass(frozen=True, eq=False)
+class PairOptions:
+    """Which pairs are explained (`pairs`, the `top` images of each query, or all), how, and how many at a time."""
+
+    score: str | scores.PairScore
+    method: str
+    n: int
+    fuse: Fusion
+    top: int | None
+    pairs: Sequence[tuple[int, int]] | None
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise GamlensError(f"batch_size={self.batch_size}: give at least 1.")
+        if self.top is not None and self.pairs is not None:
+            raise GamlensError("Give top= or pairs=, not both.")
+
+    @property
+    def blocks(self) -> int:
+        """How many of the last blocks are read: one map per image is made by methods that are not of kind "block"."""
+        return self.n if methods.find(self.method).kind == "block" else 1
+
+
+def select_pairs(options: PairOptions, x: Sized, y: Sized, known: tuple[Tensor, Tensor] | None) -> Tensor:
+    """The chosen pairs (P,2) of numbers in x and y. `top` needs the embeddings (Q,D) and (N,D) of both."""
+    if options.pairs is not None:
+        return _given(options.pairs, (len(x), len(y)))
+    if options.top is not None and known is not None:
+        return most_similar(options.score, *known, options.top)
+    return torch.cartesian_prod(torch.arange(len(x)), torch.arange(len(y))).reshape(-1, 2)
 
 
 def most_similar(score: str | scores.PairScore, queries: Tensor, images: Tensor, top: int) -> Tensor:

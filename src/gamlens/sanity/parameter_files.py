@@ -14,7 +14,6 @@ from gamlens.evaluation.table_files import (
     TextTable,
     comma_separated,
     markdown,
-    with_legend,
     write_files,
 )
 from gamlens.explanation import file_stem
@@ -99,7 +98,7 @@ def curves(outcome: Outcome) -> Image.Image:
         rows.append(tuple(panels))
     titles = tuple(entry.title for entry in SIMILARITIES.values())
     labels = tuple(title(method) for method in outcome.methods)
-    return with_legend(render.Grid(tuple(rows), titles, labels), lines, cell=360)
+    return render.draw(render.Grid(tuple(rows), titles, labels, keys=tuple(lines)), cell=360)
 
 
 def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0]) -> Image.Image:

@@ -50,13 +50,13 @@ def worker_count(workers: int | None = None) -> int:
 
 @dataclass(eq=False)
 class _OpenBatch(Generic[ItemT, LoadedT, BatchT]):
-    """A batch in the making: its items, what fn made of each so far, and at last the batch itself.
+    """A batch in the making: its items, what fn made of them so far (by place), and at last the batch itself.
 
     `sent` items are given to threads, in `tasks` that are not done yet; `closed` says that no more items will come.
     """
 
     items: list[ItemT] = field(default_factory=list)
-    loaded: list[LoadedT | None] = field(default_factory=list)
+    loaded: dict[int, LoadedT] = field(default_factory=dict)
     sent: int = 0
     tasks: int = 0
     closed: bool = False
@@ -107,7 +107,6 @@ class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
     def put(self, item: ItemT) -> None:
         batch = self._open
         batch.items.append(item)
-        batch.loaded.append(None)
         if len(batch.items) == self.batch_size:
             self.flush()
         elif len(batch.items) - batch.sent == self.items_per_task:
@@ -141,7 +140,7 @@ class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
                 batch.tasks -= 1
                 last = batch.closed and not batch.tasks
             if last:
-                batch.made.set_result(self.collate(batch.loaded))  # type: ignore[arg-type]  # none is None by now
+                batch.made.set_result(self.collate([batch.loaded[place] for place in range(len(batch.items))]))
         except BaseException as error:  # noqa: BLE001 - it is raised where the batch is taken
             if not batch.made.done():
                 batch.made.set_exception(error)

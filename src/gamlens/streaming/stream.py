@@ -30,6 +30,8 @@ LAUNCHED_AHEAD = 2
 Numbered = tuple[int, Any]
 ExplainBatch = Callable[[ModelInput], tuple[Trace, Explanation]]
 Explained = tuple[Explanation, tuple[Guess, ...]]
+StartBatch = Callable[[ModelInput, Executor | None], Callable[[], list[Explained]]]
+Loaded = ModelInput | GamlensError
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +57,13 @@ class SizeBatches:
 class PendingBatch:
     """A group that the device works on: for each size the call that waits for its results, or why there are none.
 
-    `explain_one` gives the result of a batch of one image. `landed` is done when all results are on the host.
+    `start` begins a batch again, for images one by one. `landed` is done when all results are on the host.
     """
 
     group: Sequence[Numbered]
     images: SizeBatches
     results: tuple[Callable[[], list[Explained]] | GamlensError, ...]
-    explain_one: Callable[[ModelInput], Explained]
+    start: StartBatch
     landed: Future[None] | None = None
 
 
@@ -89,16 +91,20 @@ def stream(
     source_errors: list[Exception] = []
     source, pending = _read(images, source_errors), deque[PendingBatch]()
     good, slow = 0, False
-    collate = partial(sort_by_size, device=device)
+    start, collate = partial(_start, explain, device), partial(sort_by_size, device=device)
+
+    def read(item: Numbered) -> Loaded:
+        return attempt(load, item[1])
+
     with (
-        ThreadPoolExecutor(1, thread_name_prefix="to_host") as host,
-        BatchPrefetcher(partial(_load, load), collate, batch_size=batch_size, workers=workers) as decoded,
+        ThreadPoolExecutor(1, thread_name_prefix="host") as host,
+        BatchPrefetcher(read, collate, batch_size=batch_size, workers=workers) as decoded,
     ):
         while True:
             if not slow or not decoded.waiting:
                 slow = _fill(decoded, source, busy=bool(pending))
             if decoded.waiting and (decoded.is_ready or not pending):
-                pending.append(launch(*decoded.take(), explain, device, host if ahead else None))
+                pending.append(launch(*decoded.take(), start, host if ahead else None))
             if not pending:
                 break
             while pending and (len(pending) > ahead or not _decoded_first(decoded, pending[0])):
@@ -110,18 +116,13 @@ def stream(
 
 
 def explain_group(
-    group: Sequence[Numbered],
-    loaded: Sequence[ModelInput | GamlensError],
-    explain: ExplainBatch,
-    *,
-    device: torch.device,
-    strict: bool,
+    group: Sequence[Numbered], loaded: Sequence[Loaded], explain: ExplainBatch, *, device: torch.device, strict: bool
 ) -> list[StreamResult]:
     """The results of decoded images, those of one size together. `strict`: raise an error if all of them fail."""
-    return finish(launch(group, sort_by_size(loaded, device), explain, device), strict=strict)
+    return finish(launch(group, sort_by_size(loaded, device), partial(_start, explain, device)), strict=strict)
 
 
-def sort_by_size(loaded: Sequence[ModelInput | GamlensError], device: torch.device) -> SizeBatches:
+def sort_by_size(loaded: Sequence[Loaded], device: torch.device) -> SizeBatches:
     """Images of one size in one batch: normalised for a model on the CPU, in pinned memory for one on a GPU."""
     errors: dict[int, GamlensError] = {}
     sizes: dict[Any, dict[int, ModelInput]] = {}
@@ -137,16 +138,12 @@ def sort_by_size(loaded: Sequence[ModelInput | GamlensError], device: torch.devi
 
 
 def launch(
-    group: Sequence[Numbered],
-    images: SizeBatches,
-    explain: ExplainBatch,
-    device: torch.device,
-    pool: Executor | None = None,
+    group: Sequence[Numbered], images: SizeBatches, start: StartBatch, pool: Executor | None = None
 ) -> PendingBatch:
     """Start to explain a group. With a `pool`, a thread of it waits for the results; nothing here does."""
-    results = tuple(attempt(_start, explain, device, pool, ready) for _, ready in images.batches)
-    landed = pool.submit(_nothing) if pool else None  # the only thread of the pool comes to this after the copies
-    return PendingBatch(group, images, results, lambda ready: _start(explain, device, None, ready)()[0], landed)
+    results = tuple(attempt(start, ready, pool) for _, ready in images.batches)
+    landed = pool.submit(lambda: None) if pool else None  # the pool's only thread comes to this after the copies
+    return PendingBatch(group, images, results, start, landed)
 
 
 def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
@@ -158,8 +155,8 @@ def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
     for (places, ready), results in zip(pending.images.batches, pending.results, strict=True):
         together = results if isinstance(results, GamlensError) else attempt(results)
         if isinstance(together, GamlensError):
-            singles = (part(ready, number) for number in range(len(places)))
-            found.update(zip(places, [attempt(pending.explain_one, single) for single in singles], strict=True))
+            for number, place in enumerate(places):
+                found[place] = attempt(lambda one: pending.start(one, None)()[0], part(ready, number))
         else:
             found.update(zip(places, together, strict=True))
     failed = [result for result in found.values() if isinstance(result, GamlensError)]
@@ -175,7 +172,7 @@ def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
 
 
 def _start(
-    explain: ExplainBatch, device: torch.device, pool: Executor | None, ready: ModelInput
+    explain: ExplainBatch, device: torch.device, ready: ModelInput, pool: Executor | None
 ) -> Callable[[], list[Explained]]:
     """Explain a batch and start to copy the results to the host; the call that is returned waits for them."""
     trace, explanation = explain(normalise_on(ready, device))
@@ -220,11 +217,3 @@ def _decoded_first(decoded: BatchPrefetcher[Numbered, Any, SizeBatches], pending
     either: list[Future[Any]] = [decoded.waiting[0].made, pending.landed]
     wait(either, return_when=FIRST_COMPLETED)
     return decoded.is_ready
-
-
-def _load(load: Callable[[Any], ModelInput], item: Numbered) -> ModelInput | GamlensError:
-    return attempt(load, item[1])
-
-
-def _nothing() -> None:
-    pass

@@ -6,7 +6,6 @@ import re
 from xml.etree import ElementTree
 
 from gamlens.render import PALETTE, Chart, Charts, Heading, Page, Section, Series, html
-from gamlens.render.chart_layout import TONES
 from gamlens.render.html.document import asset
 from gamlens.render.html.svg_chart import chart_html
 
@@ -15,13 +14,13 @@ EVIL = '<script>alert("x")</script>" onload="y'
 
 def test_every_mark_is_drawn() -> None:
     series = (
-        Series("line", ((0.0, 1.0), (1.0, 2.0)), spread=((0.5, 1.5), (1.5, 2.5)), ring=1),
+        Series("line", ((0.0, 1.0), (1.0, 2.0)), ring=1),
         Series("dashed", ((0.0, 1.0), (1.0, 2.0)), "dashed", 2),
         Series("dots", ((0.0, 1.0), (1.0, 2.0), (0.5, 2.0)), "dots", 3),
     )
     tree = ElementTree.fromstring(chart_html(Chart("t", "x", "y", series, diagonal=True)))
     classes = [path.attrib["class"] for path in tree.find("svg").iter("path")]  # type: ignore[union-attr]
-    assert classes[-4:] == ["tone1 area", "tone1 stroke", "tone2 stroke", "tone3 stroke"]
+    assert classes[-3:] == ["tone1 stroke", "tone2 stroke", "tone3 stroke"]
     assert "guide stroke" in classes
     dashed = [path for path in tree.iter("path") if path.attrib["class"] == "tone2 stroke"]
     assert [path.attrib["stroke-dasharray"] for path in dashed] == ["6 4", "6 4"]
@@ -41,7 +40,7 @@ def test_words_are_escaped_and_a_legend_names_several() -> None:
 
 def test_pages_and_pictures_have_the_same_colours() -> None:
     light = asset("page.css").split("@media")[0]
-    assert len(PALETTE) == TONES + 1
+    assert len(PALETTE) == 9
     for tone, colour in enumerate(PALETTE):
         assert f"--c{tone}:#{bytes(colour).hex()};" in light
         assert f".tone{tone}{{stroke:var(--c{tone});fill:var(--c{tone})}}" in asset("page.css")

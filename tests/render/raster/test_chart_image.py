@@ -1,10 +1,10 @@
-"""Charts as pictures: colours where the values are, gaps, a legend, errors."""
+"""Charts as pictures: colours where the values are, gaps, errors."""
 
 import numpy as np
 import pytest
 
 from gamlens.errors import GamlensError
-from gamlens.render import PALETTE, Chart, Series, draw_chart, draw_legend
+from gamlens.render import PALETTE, Chart, Series, draw_chart
 
 LINE = Series.over_names
 
@@ -47,11 +47,6 @@ def test_every_kind_can_be_drawn():
     for kind in ("line", "dashed", "dotted", "dots", "marks", "level"):
         picture = drawn(Series("x", points, kind, 2, spread, ring=1), diagonal=True, zero=True)
         assert centre(picture, PALETTE[2]) is not None or kind in ("dots", "dotted")
-
-
-def test_a_legend_wraps():
-    lines = [LINE(f"method number {i}", (1.0,), tone=i) for i in range(6)]
-    assert draw_legend(lines, width=300).height > draw_legend(lines, width=1500).height
 
 
 def test_a_chart_without_a_number_is_an_error():

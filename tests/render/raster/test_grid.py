@@ -81,13 +81,6 @@ def test_a_mark_is_a_frame_just_outside_the_picture(mark: str) -> None:
     assert pixels[116:120, 60].tolist() == [*[list(MARK_COLOURS[mark])] * 3, [255] * 3]
 
 
-def test_a_dark_background_gets_light_words() -> None:
-    grid = Grid(((Panel(solid(10, 10)),),), ("HEAD",))
-    head = np.asarray(draw(grid, background="#101014"))[16:36]
-    assert head[0, 0].tolist() == [16, 16, 20]
-    assert head.max() > 200
-
-
 def test_small_pictures_are_enlarged_in_squares() -> None:
     checks = Image.fromarray(np.array([[[255, 0, 0], [0, 0, 255]]] * 2, np.uint8))
     sheet = np.asarray(draw(Grid(((Panel(checks),),)), cell=100))[16:116, 16:116]
@@ -129,7 +122,5 @@ def test_heads_and_labels_must_fit_the_rows() -> None:
         Grid(((panel,),), labels=("a", "b"))
     with pytest.raises(GamlensError, match="2 panels has 1 column"):
         Grid(((panel, panel),), columns=("a",))
-    with pytest.raises(GamlensError, match="background 'whit'"):
-        draw(Grid(((panel,),)), background="whit")
     with pytest.raises(GamlensError, match="cell"):
         draw(Grid(((panel,),)), cell=0)

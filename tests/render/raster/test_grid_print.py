@@ -7,7 +7,22 @@ import pytest
 from PIL import Image
 
 from gamlens.errors import GamlensError
-from gamlens.render import Grid, LineKey, Page, Panel, ScaleKey, Section, boxed, draw, html, lut, outlined, typeset
+from gamlens.render import (
+    PALETTE,
+    Grid,
+    LineKey,
+    Page,
+    Panel,
+    ScaleKey,
+    Section,
+    Series,
+    boxed,
+    draw,
+    html,
+    lut,
+    outlined,
+    typeset,
+)
 from gamlens.render.raster.grid import layout
 from gamlens.render.raster.keys import arranged, extent, ramp
 from gamlens.render.raster.lettering import fitting, font, wrapped
@@ -64,6 +79,16 @@ def test_keys_lie_under_the_grid_in_lines_that_fit() -> None:
     assert (abs(sheet.astype(int) - lut("ember")[128]) < 8).all(axis=2).any()
     assert arranged(keys, 10, 1.0) == [[key] for key in keys]
     assert extent(keys[0], 2.0) > extent(keys[0], 1.0)
+
+
+def test_series_are_keys_as_well() -> None:
+    series = tuple(Series(f"series {tone}", (), "line" if tone else "dashed", tone) for tone in range(6))
+    grids = [Grid(((Panel(solid(10, 10)),),), keys=series)] * 2
+    wide, narrow = (layout(grid, cell=cell) for grid, cell in zip(grids, (900, 300), strict=True))
+    assert len(narrow.keys) > len(wide.keys) == 1
+    sheet = np.asarray(draw(grids[0], cell=900))[wide.keys_top :]
+    assert all((sheet == colour).all(axis=2).any() for colour in PALETTE[:6])
+    assert html(Page("p", sections=(Section("s", grids[:1]),))).count("</svg>series ") == 6
 
 
 def test_a_scale_over_photos_shows_what_overlays_show() -> None:

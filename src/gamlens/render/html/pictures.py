@@ -8,7 +8,8 @@ from html import escape
 
 from PIL import Image
 
-from gamlens.render.elements import Grid, LineKey, Panel
+from gamlens.render.elements import Grid, LineKey, Panel, Series
+from gamlens.render.html.svg_chart import series_item
 from gamlens.render.inline import bare, inline
 from gamlens.render.raster.keys import ramp
 from gamlens.render.raster.rgb import fitted, pixelated, rgb
@@ -98,12 +99,14 @@ def _row(grid: Grid, number: int, tall: float) -> str:
 
 
 def _keys(grid: Grid) -> str:
-    """What colours and lines mean, in a row under the grid."""
+    """What colours, lines and series mean, in a row under the grid."""
     parts = []
     for key in grid.keys:
         if isinstance(key, LineKey):
             css = f"border-top:3px {'dashed' if key.dashed else 'solid'} rgb{key.colour}"
             parts.append(f'<li><i class="swatch"><b style="{css}"></b></i>{inline(key.label)}</li>')
+        elif isinstance(key, Series):
+            parts.append(series_item(key))
         else:
             colours = ramp(key)
             stops = ",".join(f"rgb{colours.getpixel((at, 0))}" for at in range(0, 256, 15))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from gamlens.render.chart_layout import CHART_SIZE, SLANT, SWATCH_SIZE, Area, Dots, Mark, Point, Stroke, lay_out, swatch
-from gamlens.render.elements import Chart
+from gamlens.render.chart_layout import CHART_SIZE, SLANT, SWATCH_SIZE, Dots, Mark, Point, Stroke, lay_out, swatch
+from gamlens.render.elements import Chart, Series
 from gamlens.render.inline import bare, inline
 
 
@@ -30,9 +30,14 @@ def _group(name: str, marks: Sequence[Mark]) -> str:
 def _legend(chart: Chart) -> str:
     if len(chart.series) < 2:
         return ""
-    view = f'<svg viewBox="0 0 {SWATCH_SIZE[0]} {SWATCH_SIZE[1]}" aria-hidden="true">'
-    items = (f"<li>{view}{_svg(swatch(series))}</svg>{inline(series.name)}</li>" for series in chart.series)
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    return f'<ul class="legend">{"".join(map(series_item, chart.series))}</ul>'
+
+
+def series_item(series: Series) -> str:
+    """A series in a legend: a piece of it and its name, as a list item."""
+    view = f"0 0 {SWATCH_SIZE[0]} {SWATCH_SIZE[1]}"
+    mark = f'<svg class="piece" viewBox="{view}" aria-hidden="true">{_svg(swatch(series))}</svg>'
+    return f"<li>{mark}{inline(series.name)}</li>"
 
 
 def _svg(mark: Mark) -> str:
@@ -40,8 +45,6 @@ def _svg(mark: Mark) -> str:
         case Stroke():
             dash = f' stroke-dasharray="{" ".join(f"{length:g}" for length in mark.dash)}"' if mark.dash else ""
             return f'<path class="{mark.ink} stroke" stroke-width="{mark.width:g}"{dash} d="{_path(mark.points)}"/>'
-        case Area():
-            return f'<path class="{mark.ink} area" opacity="{mark.opacity:g}" d="{_path(mark.points)}Z"/>'
         case Dots(hollow=True):
             return "".join(
                 f'<circle class="{mark.ink} ring" cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}"/>'

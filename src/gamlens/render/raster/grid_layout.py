@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 from gamlens.errors import GamlensError
-from gamlens.render.elements import Grid, LineKey, ScaleKey
+from gamlens.render.elements import Grid, GridKey
 from gamlens.render.raster.keys import arranged
 from gamlens.render.raster.lettering import LEADING, Font, fitting, font, wrapped
 
@@ -14,26 +16,23 @@ TITLE_SIZE, HEAD_SIZE, CAPTION_SIZE = 19, 15, 13
 Texts = list[list[str]]
 
 
-@dataclass(frozen=True)
-class Spacing:
-    """Room around the grid, between cells, and between parts, at scale 1."""
+class Spacing(NamedTuple):
+    """Room around the grid, between cells, and between parts."""
 
     margin: int
     gap: int
     apart: int
 
-    def times(self, scale: float) -> Spacing:
-        return Spacing(round(self.margin * scale), round(self.gap * scale), round(self.apart * scale))
 
-
-WIDE, TIGHT = Spacing(16, 14, 14), Spacing(3, 6, 10)
+WIDE, TIGHT = Spacing(16, 14, 14), Spacing(3, 6, 10)  # at scale 1
 
 
 @dataclass(frozen=True)
 class GridLayout:
     """Where things go, in pixels: `cells[row][column]` is the (left, top) of a cell's picture area.
 
-    A column is `widths[column]` wide; a row is `heights[row]` high.
+    A column is `widths[column]` wide; a row is `heights[row]` high. Words are wrapped into lines; the head of a group
+    comes with its left and right edge. `head` and `label` are sizes of letters.
     """
 
     size: tuple[int, int]
@@ -47,12 +46,12 @@ class GridLayout:
     heads_top: int
     keys_top: int
     title: list[str]
-    groups: Texts
+    groups: list[tuple[list[str], int, int]]
     heads: Texts
     labels: Texts
     captions: list[Texts]
     titles: list[Texts]
-    keys: list[list[ScaleKey | LineKey]]
+    keys: list[list[GridKey]]
 
 
 def line(size: float) -> int:
@@ -73,39 +72,35 @@ def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = Fal
         raise GamlensError("a grid to draw has at least one row and one column, found none: add a panel")
     if cell < 16 or scale <= 0:
         raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
-    space, pad = (TIGHT if tight else WIDE).times(scale), round(6 * scale)
+    space, pad = Spacing(*(round(room * scale) for room in (TIGHT if tight else WIDE))), round(6 * scale)
     widths, heights = _widths(grid, cell * scale), _heights(grid, cell * scale)
-    title, caption = font(TITLE_SIZE * scale), font(CAPTION_SIZE * scale)
+    caption = font(CAPTION_SIZE * scale)
     size = fitting(grid.columns, widths, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
     label = fitting(grid.labels, heights, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
     labels, room = _labels(grid, heights, label, cell * scale, tight, space)
     lefts = _lefts(grid, widths, space.margin + room, space)
     right = lefts[-1] + widths[-1] + space.margin
-    name = wrapped(grid.title, title, right - 2 * space.margin, most=2)
+    name = wrapped(grid.title, font(TITLE_SIZE * scale), right - 2 * space.margin, most=2)
     heads = [wrapped(text, font(size), width, most=2) for text, width in zip(grid.columns, widths, strict=False)]
-    groups = [wrapped(text, font(size), end - start, most=1) for text, start, end in spans(grid, lefts, widths)]
+    groups = []
+    for (text, span), end in zip(grid.groups, accumulate(span for _, span in grid.groups), strict=True):
+        edges = lefts[end - span], lefts[end - 1] + widths[end - 1]
+        groups.append((wrapped(text, font(size), edges[1] - edges[0], most=1), *edges))
     captions = _panel_text(grid, "caption", caption, widths, 3)
     titles = _panel_text(grid, "title", caption, widths, 1)
 
     groups_top = space.margin + (len(name) * line(TITLE_SIZE * scale) + pad if name else 0)
-    heads_top = groups_top + (line(size) + pad if deepest(groups) else 0)
+    heads_top = groups_top + (line(size) + pad if any(text for text, *_ in groups) else 0)
     top = heads_top + (deepest(heads) * line(size) + pad if deepest(heads) else 0)
     tops, bottom = _tops(grid, heights, titles, captions, top, scale, space)
     keys = arranged(grid.keys, right - space.margin - lefts[0], scale)
     keys_top = bottom + max(space.gap, round(10 * scale))
     bottom = keys_top + len(keys) * line(CAPTION_SIZE * scale) + (len(keys) - 1) * pad if keys else bottom
-    cells = tuple(tuple((left, y) for left in lefts) for y in tops)
-    return GridLayout((right, bottom + space.margin), space, size, label, widths, heights, cells, groups_top, heads_top,
-                  keys_top, name, groups, heads, labels, captions, titles, keys)  # fmt: skip
-
-
-def spans(grid: Grid, lefts: list[int], widths: tuple[int, ...]) -> list[tuple[str, int, int]]:
-    """The text of each group, with its left and right edge."""
-    found, at = [], 0
-    for text, count in grid.groups:
-        found.append((text, lefts[at], lefts[at + count - 1] + widths[at + count - 1]))
-        at += count
-    return found
+    return GridLayout(
+        (right, bottom + space.margin), space, size, label, widths, heights,
+        tuple(tuple((left, y) for left in lefts) for y in tops), groups_top, heads_top, keys_top, name, groups, heads,
+        labels, captions, titles, keys,
+    )  # fmt: skip
 
 
 def _widths(grid: Grid, cell: float) -> tuple[int, ...]:
@@ -139,36 +134,29 @@ def _labels(
 
 
 def _lefts(grid: Grid, widths: tuple[int, ...], left: int, space: Spacing) -> list[int]:
-    starts, at = set(), 0
-    for _, count in grid.groups:
-        starts.add(at)
-        at += count
+    """The left edge of every column; groups stand apart."""
+    starts = set(accumulate(span for _, span in grid.groups))
     lefts = []
     for number, width in enumerate(widths):
-        left += space.apart if number and number in starts else 0
+        left += space.apart if number in starts else 0
         lefts.append(left)
         left += width + space.gap
     return lefts
 
 
 def _tops(
-    grid: Grid,
-    heights: tuple[int, ...],
-    titles: list[Texts],
-    captions: list[Texts],
-    top: int,
-    scale: float,
+    grid: Grid, heights: tuple[int, ...], titles: list[Texts], captions: list[Texts], top: int, scale: float,
     space: Spacing,
-) -> tuple[list[int], int]:
+) -> tuple[list[int], int]:  # fmt: skip
     """The top of every row's pictures, and where the last row ends."""
-    pad, gap, step = round(6 * scale), space.gap, line(CAPTION_SIZE * scale)
+    pad, step = round(6 * scale), line(CAPTION_SIZE * scale)
     tops = []
     for number, (height, above, below) in enumerate(zip(heights, titles, captions, strict=True)):
         top += space.apart if number in grid.breaks else 0
         top += deepest(above) * step + (pad // 2 if deepest(above) else 0)
         tops.append(top)
-        top += height + (deepest(below) * step + pad if deepest(below) else 0) + gap
-    return tops, top - gap
+        top += height + (deepest(below) * step + pad if deepest(below) else 0) + space.gap
+    return tops, top - space.gap
 
 
 def _panel_text(grid: Grid, field: str, face: Font, widths: tuple[int, ...], most: int) -> list[Texts]:

@@ -14,8 +14,6 @@ from gamlens.render.elements import RGB, BoxCorners
 from gamlens.render.raster.colormaps import levels, lut, strength
 from gamlens.render.raster.rgb import ImageLike, rgb
 
-Floats = NDArray[np.float32]
-
 OUTLINE_LIGHT: RGB = (255, 255, 255)
 OUTLINE_DARK: RGB = (18, 18, 22)
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
@@ -25,13 +23,9 @@ _STRIP = 1 << 18
 class Blend(NamedTuple):
     """out = photo * keep + grey * luma + colour, each looked up by the map's level."""
 
-    keep: Floats  # (256, 1)
-    luma: Floats  # (256, 3)
-    colour: Floats  # (256, 3)
-
-
-def _blend(keep: NDArray[Any], luma: NDArray[Any], colour: NDArray[Any]) -> Blend:
-    return Blend(keep.astype(np.float32), luma.astype(np.float32), colour.astype(np.float32))
+    keep: NDArray[Any]  # (256, 1)
+    luma: NDArray[Any]  # (256, 3)
+    colour: NDArray[Any]  # (256, 3)
 
 
 def _heat(cmap: str, opacity: float) -> Blend:
@@ -41,17 +35,15 @@ def _heat(cmap: str, opacity: float) -> Blend:
     photo = (1 - alpha) * (1 - 0.35 * quiet)
     grey = photo * np.minimum(1.4 * quiet, 1)
     glow = alpha * colour
-    return _blend(photo - grey, grey + 0.32 / 255 * glow, 0.82 * glow)
+    return Blend(photo - grey, grey + 0.32 / 255 * glow, 0.82 * glow)
 
 
 def _spotlight(cmap: str, opacity: float) -> Blend:
-    nothing = np.zeros((256, 3))
-    return _blend(strength(cmap)[:, None], nothing, nothing)
+    return Blend(strength(cmap)[:, None], np.zeros((256, 3)), np.zeros((256, 3)))
 
 
 def _flat(cmap: str, opacity: float) -> Blend:
-    colour = lut(cmap).astype(np.float32)
-    return _blend(np.full((256, 1), 1 - opacity), np.zeros_like(colour), opacity * colour)
+    return Blend(np.full((256, 1), 1 - opacity), np.zeros((256, 3)), opacity * lut(cmap).astype(np.float32))
 
 
 STYLES: dict[str, Callable[[str, float], Blend]] = {"heat": _heat, "spotlight": _spotlight, "flat": _flat}
@@ -78,11 +70,9 @@ def overlay(
     photo = rgb(image)
     level = levels(map)
     _same_size("map", level.shape, photo)
-    pixels = _mix(np.asarray(photo), level, STYLES[style](cmap, opacity))
+    picture = Image.fromarray(_mix(np.asarray(photo), level, STYLES[style](cmap, opacity)))
     if mask is not None:
-        _same_size("mask", np.shape(mask), photo)
-        _outline(pixels, np.asarray(mask, dtype=bool))
-    picture = Image.fromarray(pixels)
+        picture = outlined(picture, mask)
     for box in boxes:
         _draw_box(picture, box)
     return picture
@@ -97,23 +87,25 @@ def _same_size(what: str, shape: tuple[int, ...], photo: Image.Image) -> None:
 
 
 def _mix(photo: NDArray[np.uint8], level: NDArray[np.uint8], blend: Blend) -> NDArray[np.uint8]:
+    keep, luma, colour = (table.astype(np.float32) for table in blend)
     out = np.empty_like(photo)
     rows = max(1, _STRIP // photo.shape[1])
     for top in range(0, len(photo), rows):
         part, index = photo[top : top + rows].astype(np.float32), level[top : top + rows]
         grey = part @ _LUMA
-        part *= blend.keep[index]
-        if blend.luma.any():
-            part += blend.luma[index] * grey[..., None]
-        if blend.colour.any():
-            part += blend.colour[index]
+        part *= keep[index]
+        if luma.any():
+            part += luma[index] * grey[..., None]
+        if colour.any():
+            part += colour[index]
         part += 0.5
         out[top : top + rows] = np.minimum(part, 255, out=part).astype(np.uint8)
     return out
 
 
-def _thickness(width: int, height: int, thick: float = 1) -> int:
-    return max(1, round(thick * min(width, height) / 180))
+def _thickness(picture: Image.Image, thick: float) -> int:
+    """The width of a line in pixels: usually (`thick` = 1) a 180th of the shorter side."""
+    return max(1, round(thick * min(picture.size) / 180))
 
 
 def boxed(
@@ -134,11 +126,20 @@ def boxed(
 def outlined(
     image: ImageLike, mask: NDArray[np.bool_], *, colour: RGB = OUTLINE_LIGHT, thick: float = 1
 ) -> Image.Image:
-    """A copy of `image` with the border of `mask` (H, W) drawn into it."""
+    """A copy of `image` with the inner border of `mask` (H, W) drawn into it: a light line, a dark one inside it."""
     picture = rgb(image)
     _same_size("mask", np.shape(mask), picture)
-    pixels = np.array(picture)
-    _outline(pixels, np.asarray(mask, dtype=bool), colour, thick)
+    if not np.any(mask):
+        return picture.copy()
+    pixels, mask = np.array(picture), np.asarray(mask, dtype=bool)
+    down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    window = np.s_[down[0] : down[-1] + 1, across[0] : across[-1] + 1]
+    light = _thickness(picture, thick)
+    outer = mask[window]
+    middle = _eroded(outer, light)
+    inner = _eroded(middle, max(1, light // 2))
+    pixels[window][outer & ~middle] = colour
+    pixels[window][middle & ~inner] = OUTLINE_DARK
     return Image.fromarray(pixels)
 
 
@@ -151,7 +152,7 @@ def _draw_box(
         raise GamlensError(f"a box is finite (x0, y0, x1, y1) with x0 < x1 and y0 < y1, found {box!r}: reorder it")
     left, top = max(0, int(np.floor(x0))), max(0, int(np.floor(y0)))
     right, bottom = min(picture.width, int(np.ceil(x1))) - 1, min(picture.height, int(np.ceil(y1))) - 1
-    light = _thickness(*picture.size, thick)
+    light = _thickness(picture, thick)
     dark = max(1, light // 2)
     draw = ImageDraw.Draw(picture)
     for inset, paint, width in ((0, OUTLINE_DARK, light + 2 * dark), (dark, colour, light)):
@@ -166,28 +167,12 @@ def _cut(draw: ImageDraw.ImageDraw, corners: tuple[int, int, int, int], light: i
     """Turn a line of that width into dashes: dark pieces across each side, none at a corner."""
     x0, y0, x1, y1 = corners
     piece = 5 * light
-    for start in range(x0 + piece, x1 - piece, 2 * piece):
-        end = min(start + piece, x1 - piece) - 1
-        draw.rectangle((start, y0, end, y0 + light - 1), fill=OUTLINE_DARK)
-        draw.rectangle((start, y1 - light + 1, end, y1), fill=OUTLINE_DARK)
-    for start in range(y0 + piece, y1 - piece, 2 * piece):
-        end = min(start + piece, y1 - piece) - 1
-        draw.rectangle((x0, start, x0 + light - 1, end), fill=OUTLINE_DARK)
-        draw.rectangle((x1 - light + 1, start, x1, end), fill=OUTLINE_DARK)
-
-
-def _outline(pixels: NDArray[np.uint8], mask: NDArray[np.bool_], colour: RGB = OUTLINE_LIGHT, thick: float = 1) -> None:
-    """Draw the inner border of `mask` (H, W) into `pixels`: a light line, a dark one inside it."""
-    if not mask.any():
-        return
-    down, across = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    window = np.s_[down[0] : down[-1] + 1, across[0] : across[-1] + 1]
-    light = _thickness(mask.shape[1], mask.shape[0], thick)
-    outer = mask[window]
-    middle = _eroded(outer, light)
-    inner = _eroded(middle, max(1, light // 2))
-    pixels[window][outer & ~middle] = colour
-    pixels[window][middle & ~inner] = OUTLINE_DARK
+    for first, last, upright in ((x0, x1, False), (y0, y1, True)):
+        for start in range(first + piece, last - piece, 2 * piece):
+            end = min(start + piece, last - piece) - 1
+            for edge in (x0, x1 - light + 1) if upright else (y0, y1 - light + 1):
+                far = edge + light - 1
+                draw.rectangle((edge, start, far, end) if upright else (start, edge, end, far), fill=OUTLINE_DARK)
 
 
 def _eroded(mask: NDArray[np.bool_], times: int) -> NDArray[np.bool_]:

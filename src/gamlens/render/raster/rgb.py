@@ -14,8 +14,8 @@ from gamlens.errors import GamlensError
 ImageLike = Image.Image | NDArray[Any]
 
 
-def rgb(image: ImageLike, *, background: str = "white") -> Image.Image:
-    """`image` (PIL, or uint8 (H, W), (H, W, 1|3|4)) as an RGB picture; transparency shows `background`."""
+def rgb(image: ImageLike) -> Image.Image:
+    """`image` (PIL, or uint8 (H, W), (H, W, 1|3|4)) as an RGB picture; transparency shows white."""
     picture = image if isinstance(image, Image.Image) else _from_array(image)
     if picture.mode[0] in "IF":
         raise GamlensError(f"a picture has 8 bits a channel, found mode {picture.mode!r}: scale it to uint8 first")
@@ -23,7 +23,7 @@ def rgb(image: ImageLike, *, background: str = "white") -> Image.Image:
         raise GamlensError(f"a picture needs pixels, found {picture.width} x {picture.height}: check how it was cut")
     if picture.has_transparency_data:
         layer = picture.convert("RGBA")
-        picture = Image.new("RGB", layer.size, background)
+        picture = Image.new("RGB", layer.size, "white")
         picture.paste(layer, mask=layer.getchannel("A"))
     return picture.convert("RGB")
 
@@ -60,13 +60,13 @@ def beside(pictures: Sequence[Image.Image], *, gap: int = 12) -> Image.Image:
     return row
 
 
-def stacked(pictures: Sequence[Image.Image], *, margin: int = 16) -> Image.Image:
-    """Pictures below one another on white, with a margin at the end; narrower ones are moved right by the margin."""
-    height = sum(picture.height for picture in pictures) + margin
-    sheet = Image.new("RGB", (max(picture.width for picture in pictures), height), "white")
+def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Pictures below one another on white."""
+    size = max(picture.width for picture in pictures), sum(picture.height for picture in pictures)
+    sheet = Image.new("RGB", size, "white")
     top = 0
     for picture in pictures:
-        sheet.paste(picture, (0 if picture.width == sheet.width else margin, top))
+        sheet.paste(picture, (0, top))
         top += picture.height
     return sheet
 

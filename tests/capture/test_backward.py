@@ -1,4 +1,4 @@
-"""Several backwards through one tail: together or one by one, the same gradients."""
+"""Several backwards through one record: together or one by one, the same gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import Lens
-from gamlens.capture import backward as turns
+from gamlens.capture import backward
 
 X = nets.images(3)
 
@@ -40,12 +40,12 @@ def vectors(count: int) -> Tensor:
 @pytest.mark.parametrize("most", [1, 3, 7, 12, 64])
 def test_together_equals_one_by_one(make: type[nn.Module], most: int) -> None:
     lens = Lens(nets.seeded(make), blocks=["layer2", "layer3"])
-    tail = lens.sight.forward(X, 2)
+    record = lens.forward(X, n=2)
     asked = vectors(5)
-    found = turns.gradients(tail.output, asked, tail, keep_graph=True, most=most)
+    found = backward.batched_gradients(record.output, asked, record, keep_graph=True, most=most)
     for turn in range(5):
-        plain = torch.autograd.grad((tail.output * asked[turn]).sum(), list(tail.blocks.values()), retain_graph=True)
-        for name, expected in zip(tail.blocks, plain, strict=True):
+        plain = torch.autograd.grad((record.output * asked[turn]).sum(), [*record.blocks.values()], retain_graph=True)
+        for name, expected in zip(record.blocks, plain, strict=True):
             assert float(expected.abs().max()) > 0
             torch.testing.assert_close(found[name][turn], expected, rtol=1e-12, atol=1e-15)
 
@@ -59,7 +59,7 @@ def test_many_targets_equal_one_at_a_time() -> None:
     for row, (image, target) in enumerate(rows):
         one = lens.trace(X[image : image + 1], target, n=2)
         for name in many.blocks:
-            torch.testing.assert_close(many.rows.gradients[name][row], one.rows.gradients[name][0], rtol=1e-9, atol=0)
+            torch.testing.assert_close(many.gradients[name][row], one.gradients[name][0], rtol=1e-9, atol=0)
 
 
 def test_channels_last() -> None:
@@ -67,4 +67,4 @@ def test_channels_last() -> None:
     many, one = lens.trace(batch, [[3, 4]], n=2), lens.trace(batch, 4, n=2)
     name = many.blocks[0]
     assert name.endswith(":nhwc")
-    torch.testing.assert_close(many.rows.gradients[name][1], one.rows.gradients[name][0], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(many.gradients[name][1], one.gradients[name][0], rtol=1e-3, atol=1e-6)
