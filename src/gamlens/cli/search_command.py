@@ -50,7 +50,11 @@ def search(
 ) -> None:
     """Which images are most like this one, and why? Both maps of each match. Every image is looked at once."""
     with errors_as_lines():
+<<<<<<< HEAD
         asked_for = work.SearchOptions(score, method, n, fuse, top, with_self)
+=======
+        how = work.SearchOptions(score, method, n, fuse, top, with_self)
+>>>>>>> studio
         if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
             raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
         if out.exists() and not out.is_dir():
@@ -58,17 +62,28 @@ def search(
         asked = find_images(queries, skip=out)
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
         seen = work.remember(lens, asked)
+<<<<<<< HEAD
         asked_for.check(lens, seen.images.pictures[0])
+=======
+        how.check(lens, seen.images.pictures[0])
+>>>>>>> studio
         for _, error in seen.bad:
             tell("error", error, "bold red")
         searched = _searched(lens, places, out, save_gallery)
         answers: list[work.QueryMatches] = []
         with ItemProgress("explaining", len(seen.images)) as progress:
             progress(0, 0)
+<<<<<<< HEAD
             for answer in work.search(lens, seen.images, searched.images, asked_for, out=out, maps=maps):
                 answers.append(answer)
                 progress(len(answers), 0)
         lead = f"{_reads(asked_for)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+=======
+            for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
+                answers.append(answer)
+                progress(len(answers), 0)
+        lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+>>>>>>> studio
         index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / "index.html")
         if json_:
             say_json([answer.record for answer in answers])
@@ -80,9 +95,9 @@ def search(
             raise typer.Exit(1)
 
 
-def _reads(asked_for: work.SearchOptions) -> str:
-    method = METHODS[asked_for.method]
-    blocks = f"the last {asked_for.n} blocks" if asked_for.n > 1 and method.kind == "block" else "the last block"
+def _reads(how: work.SearchOptions) -> str:
+    method = METHODS[how.method]
+    blocks = f"the last {how.n} blocks" if how.n > 1 and method.kind == "block" else "the last block"
     return f"{method.title}, {'the pixels' if method.kind == 'input' else blocks}"
 
 
