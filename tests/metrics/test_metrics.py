@@ -52,6 +52,3 @@ def test_the_table_number_is_100_times_the_mean_of_the_items():
 def test_a_mistyped_name_suggests_a_near_one():
     with pytest.raises(GamlensError, match=r"'mask-iou'.*'mask_iou'"):
         METRICS["mask-iou"]
-
-
-def test_everything_public_is_there():

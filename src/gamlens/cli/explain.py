@@ -43,18 +43,10 @@ def classify(
         lens = make_lens(model, weights, blocks, device)
         wanted: list[str | int] | None = list(target) if target else None
         results: list[work.FileResult] = []
-<<<<<<< HEAD
-        asked = work.ClassifyOptions(wanted, method, n, fuse, score)
-        explained = work.classify_files(lens, found, asked, out=out)
-        failed = 0
-        with ItemProgress("explaining", len(found)) as progress:
-            for result in explained:
-=======
         how = work.ClassifyOptions(wanted, method, n, fuse, score)
         failed = 0
         with ItemProgress("explaining", len(found)) as progress:
             for result in work.classify_files(lens, found, how, out=out):
->>>>>>> studio
                 results.append(result)
                 failed += bool(result.error)
                 progress(len(results), failed)

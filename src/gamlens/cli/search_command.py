@@ -50,11 +50,7 @@ def search(
 ) -> None:
     """Which images are most like this one, and why? Both maps of each match. Every image is looked at once."""
     with errors_as_lines():
-<<<<<<< HEAD
-        asked_for = work.SearchOptions(score, method, n, fuse, top, with_self)
-=======
         how = work.SearchOptions(score, method, n, fuse, top, with_self)
->>>>>>> studio
         if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
             raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
         if out.exists() and not out.is_dir():
@@ -62,28 +58,17 @@ def search(
         asked = find_images(queries, skip=out)
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
         seen = work.remember(lens, asked)
-<<<<<<< HEAD
-        asked_for.check(lens, seen.images.pictures[0])
-=======
         how.check(lens, seen.images.pictures[0])
->>>>>>> studio
         for _, error in seen.bad:
             tell("error", error, "bold red")
         searched = _searched(lens, places, out, save_gallery)
         answers: list[work.QueryMatches] = []
         with ItemProgress("explaining", len(seen.images)) as progress:
             progress(0, 0)
-<<<<<<< HEAD
-            for answer in work.search(lens, seen.images, searched.images, asked_for, out=out, maps=maps):
-                answers.append(answer)
-                progress(len(answers), 0)
-        lead = f"{_reads(asked_for)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
-=======
             for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
                 answers.append(answer)
                 progress(len(answers), 0)
         lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
->>>>>>> studio
         index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / "index.html")
         if json_:
             say_json([answer.record for answer in answers])
