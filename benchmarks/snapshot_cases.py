@@ -235,7 +235,7 @@ def pairs(own: Subject) -> Iterator[Case]:
 
     def traced() -> dict[str, Any]:
         pair = lens.trace_pair([x, own.files[2]], [y, y], n=3)
-        found: dict[str, Any] = {"embeddings": pair.embeddings}
+        found: dict[str, Any] = {}
         for score in ("cosine", "dot"):
             found[score] = [_side(side) for side in pair.sides(score)]
             for method in (*BLOCK_METHODS, *PAIR_METHODS):
@@ -250,7 +250,7 @@ def pairs(own: Subject) -> Iterator[Case]:
 
 def _text(lens: Lens, files: list[str]) -> list[Any]:
     """Two captions whose embeddings are given."""
-    width = lens.trace_pair(files[0], files[1], n=1).embeddings[0].shape[1]
+    width = lens.remember(files[:1]).embeddings.shape[1]
     given = torch.randn(2, width, generator=torch.Generator().manual_seed(0))
     trace = lens.trace_text(files, ["one", "two"], n=2, embeddings=given)
     return [lens.compare_text(files, ["one", "two"], n=2, embeddings=given), _raw(trace), trace.targets, trace.index]
