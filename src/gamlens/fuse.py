@@ -61,7 +61,7 @@ def make_maps(
     raw = []
     for tensors in inputs:
         raw.append(resize(formula(*map(at_least_float32, tensors)), size))
-    blocks, spans = _normalised(torch.cat(raw) if len(raw) > 1 else raw[0])
+    blocks, spans = _normalised((torch.cat(raw) if len(raw) > 1 else raw[0]).flatten(1))
     blocks = blocks.view(len(raw), -1, *size)
     return BlockMaps(blocks, fuse(blocks, how), spans.view(len(raw), -1))
 
@@ -76,17 +76,17 @@ def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
 
     A flat map (maximum = minimum, to rounding) or one with a value that is not finite becomes zeros.
     """
-    result, spans = _normalised(maps)
-    return result, ~(spans < math.inf)
+    result, spans = _normalised(maps.flatten(1))
+    return result.view_as(maps), ~(spans[:, 0] < math.inf)
 
 
 def _normalised(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Min-max to [0,1] and the spans (B,): a flat map is divided by infinity, and NaN becomes zero."""
-    low, high = maps.flatten(1).aminmax(dim=1)
+    """Min-max of (B,HW) to [0,1], and the spans (B,1): a flat map is divided by infinity, and NaN becomes zero."""
+    low, high = maps.aminmax(dim=1, keepdim=True)
     span = high - low
     noise = torch.maximum(high, -low).mul_(16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
     span.masked_fill_(span <= noise, math.inf)
-    return (maps - low[:, None, None]).div_(span[:, None, None]).nan_to_num_(nan=0.0), span
+    return (maps - low).div_(span).nan_to_num_(nan=0.0), span
 
 
 def normalize(maps: Tensor) -> Tensor:

@@ -152,7 +152,7 @@ class Trace:
         wanted = targets.resolve(target, output, provenance.labels, provenance.aliases)
         chosen, gradients = targets.gradients(values, wanted, record, keep_graph=keep_graph)
         return cls(
-            activations=record.activations(),
+            activations=record.activations,
             gradients=gradients,
             scores=chosen,
             targets=wanted.classes,
@@ -171,7 +171,7 @@ class Trace:
         check = finite_score(value, count)
         (gradients,) = backward.gradients(value, [record], keep_graph=False)
         return cls(
-            activations=record.activations(),
+            activations=record.activations,
             gradients=gradients,
             scores=value.detach(),
             targets=torch.full((count,), NO_CLASS, device=value.device),

@@ -86,7 +86,6 @@ def finite(values: Mapping[str, Tensor], say: Callable[[str], str]) -> Check:
     """
     extremes: list[Tensor] = []
     for tensor in values.values():
-        tensor = tensor.detach()
         if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
             tensor = tensor.permute(0, 2, 3, 1)  # in the order of the memory, so that no copy is made
         extremes += tensor.aminmax()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,6 +50,7 @@ class ForwardRecord:
     backward_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     make_maps: fuse.MapMaker = fuse.make_maps
 
+    @cached_property
     def activations(self) -> dict[str, Tensor]:
         """The blocks out of the graph, (B,C,h,w) each."""
         found = {}

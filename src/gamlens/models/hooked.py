@@ -137,7 +137,7 @@ class HookedModel:
         else:
             record = self._run(batch, found, last_layers(found.points, n), None, embedding)
         if record.blocks:
-            check = finite(record.blocks, partial(_say_not_finite, self.name))
+            check = finite(record.activations, partial(_say_not_finite, self.name))
             record.checks = record.checks.ask(check, batch.device)
         return record
 

@@ -146,7 +146,7 @@ class PairTrace:
 
     def _activations(self, side: int) -> dict[str, Tensor]:
         number, rows = self._place(side)
-        return {block: h[rows] for block, h in self.records[number].activations().items()}
+        return {block: h[rows] for block, h in self.records[number].activations.items()}
 
     def matches(
         self, point: tuple[float, float], *, side: PairSide = "x", score: str = "cosine", pair: int = 0

@@ -49,7 +49,7 @@ def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gall
     parts = []
     for batch in batches:
         form, scales = find_form(batch.record, batch.embeddings)
-        block, activations = list(batch.record.activations().items())[-1]
+        block, activations = list(batch.record.activations.items())[-1]
         part = Gallery(
             activations=activations,
             embeddings=batch.embeddings.detach(),
