@@ -58,8 +58,8 @@ class Checks:
     def __add__(self, other: Checks) -> Checks:
         return Checks(self.waiting + other.waiting) if other.waiting else self
 
-    def __bool__(self) -> bool:
-        return bool(self.waiting)
+    def __len__(self) -> int:
+        return len(self.waiting)
 
     def answers(self) -> Tensor:
         """What each check finds, still on the device: (N,) of bool."""
