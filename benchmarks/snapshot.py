@@ -1,9 +1,9 @@
 """Whether two versions of gamlens give the same results: stored with one, computed again with the other, compared.
 
-Results are those of `snapshot_cases.py`: maps, raw maps, scores, boxes, sums, evidence, matches, galleries, streams,
-files and evaluation rows of real weights on real photos, on the CPU with one thread, where they are the same to the
-last bit in every run. Every difference is printed with its size (relative to the largest value of a tensor where that
-is above 1); the exit code is 1 if one is larger than allowed. Zeros of either sign are the same.
+Results are those of `snapshot_cases.py` and `snapshot_files.py`: maps, raw maps, scores, boxes, sums, evidence,
+matches, galleries, streams, files and evaluation rows of real weights on real photos, on the CPU with one thread, where
+they are the same to the last bit in every run. Every difference is printed with its size (relative to the largest value
+of a tensor where that is above 1); the exit code is 1 if one is larger than allowed. Zeros of either sign are the same.
 `gpu` needs neither weights nor photos: both versions run on random weights, each in a process of its own.
 
 The version that is measured is the one that Python imports: set PYTHONPATH to its `src`.
@@ -12,6 +12,7 @@ The version that is measured is the one that Python imports: set PYTHONPATH to i
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import re
@@ -27,6 +28,7 @@ from typing import Any
 
 import torch
 from snapshot_cases import Case, leaves, random_cases, real_cases
+from snapshot_files import commands, files
 from torch import Tensor
 
 import gamlens
@@ -114,7 +116,7 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True
-    return random_cases(args.device) if args.device else real_cases()
+    return random_cases(args.device) if args.device else itertools.chain(real_cases(), files(), commands())
 
 
 # Comparing
@@ -238,16 +240,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(required=True)
-    storing = commands.add_parser("store", help="compute everything and store it in FILE")
+    parts = parser.add_subparsers(required=True)
+    storing = parts.add_parser("store", help="compute everything and store it in FILE")
     storing.add_argument("file", metavar="FILE")
     storing.set_defaults(run=store)
-    comparing = commands.add_parser("compare", help="compute everything and compare it with FILE")
+    comparing = parts.add_parser("compare", help="compute everything and compare it with FILE")
     comparing.add_argument("file", metavar="FILE")
     comparing.add_argument("other", metavar="OTHER", nargs="?", help="compare with this file; compute nothing")
     comparing.add_argument("--atol", type=float, default=0.0, help="largest difference allowed (%(default)g)")
     comparing.set_defaults(run=compare)
-    on_gpu = commands.add_parser("gpu", help="two versions on random weights on CUDA")
+    on_gpu = parts.add_parser("gpu", help="two versions on random weights on CUDA")
     on_gpu.add_argument("--old", required=True, help="the old tree, which holds src/gamlens")
     on_gpu.add_argument("--new", default=str(HERE.parents[1]), help="the new tree (this one)")
     on_gpu.add_argument("--atol", type=float, default=1e-6, help="largest difference allowed (%(default)g)")
