@@ -357,7 +357,7 @@ def test_gradients_of_both_sides_have_the_closed_form_of_eq_5(images, score):
     trace = split.lens.trace_pair(images[:3], images[3:], n=1)
     f = [split.blocks_of(side)[-1].detach().mean(dim=(2, 3)).numpy() for side in (images[:3], images[3:])]
     for side, rows in enumerate(trace.sides(score)):
-        _, gradient = rows.block()
+        gradient = rows.gradients[rows.blocks[-1]]
         area = gradient.shape[2] * gradient.shape[3]
         for pair in range(3):
             own, other = f[side][pair], f[1 - side][pair]

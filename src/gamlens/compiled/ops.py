@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SHAPE = "int[] stride, int[] padding, int[] dilation, int groups"
+_CONV_ARGUMENTS = "int[] stride, int[] padding, int[] dilation, int groups"
 _library: Any = torch.library.Library("gamlens", "DEF")  # type: ignore[no-untyped-call]
 _library.define("mark(Tensor x, int number) -> Tensor")
-_library.define(f"conv_relu(Tensor x, Tensor weight, Tensor? bias, {_SHAPE}) -> Tensor")
-_library.define(f"conv_add_relu(Tensor x, Tensor other, Tensor weight, Tensor? bias, {_SHAPE}) -> Tensor")
+_library.define(f"conv_relu(Tensor x, Tensor weight, Tensor? bias, {_CONV_ARGUMENTS}) -> Tensor")
+_library.define(f"conv_add_relu(Tensor x, Tensor other, Tensor weight, Tensor? bias, {_CONV_ARGUMENTS}) -> Tensor")
 
 
 def _mark(x: Tensor, number: int) -> Tensor:

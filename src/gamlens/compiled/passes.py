@@ -19,7 +19,7 @@ aten = torch.ops.aten
 CONV, NORM, LINEAR = aten.conv2d.default, aten.batch_norm.default, aten.linear.default
 RELUS = (aten.relu.default, aten.relu_.default)
 ADDS = (aten.add.Tensor, aten.add_.Tensor)
-SHAPE = ([1, 1], [0, 0], [1, 1], 1)
+CONV_DEFAULTS = ([1, 1], [0, 0], [1, 1], 1)
 Held = dict[Node, Tensor]
 
 
@@ -87,7 +87,7 @@ def _operands(add: Node) -> Iterator[tuple[Node, Node]]:
 def _shape(conv: Node) -> tuple[Any, ...] | None:
     """Stride, padding, dilation and groups, all of them; None where padding is given by name."""
     given = list(conv.args[3:])
-    found = tuple(given[i] if i < len(given) else SHAPE[i] for i in range(4))
+    found = tuple(given[i] if i < len(given) else CONV_DEFAULTS[i] for i in range(4))
     return found if all(isinstance(numbers, list | tuple) for numbers in found[:3]) else None
 
 

@@ -216,14 +216,14 @@ class Explanation:
 
     def save(self, folder: str, *, cmap: str = "ember", style: str = "heat") -> list[str]:
         """Write one overlay PNG a row, the maps (maps.npz) and what they are (explanation.json); returns the files."""
-        from gamlens.explanation.files import save
+        from gamlens.explanation.storage import save
 
         return save(self, folder, cmap=cmap, style=style)
 
     @classmethod
     def load(cls, folder: str) -> Explanation:
         """Read back what `save` wrote."""
-        from gamlens.explanation.files import load
+        from gamlens.explanation.storage import load
 
         return load(folder)
 
@@ -275,13 +275,13 @@ class PairExplanation:
 
     def save(self, folder: str, *, cmap: str = "ember") -> list[str]:
         """Write both sides below `folder` (x/, y/) and a PNG of each pair; returns the files."""
-        from gamlens.explanation.files import save_pair
+        from gamlens.explanation.storage import save_pair
 
         return save_pair(self, folder, cmap=cmap)
 
     @classmethod
     def load(cls, folder: str) -> PairExplanation:
-        from gamlens.explanation.files import load
+        from gamlens.explanation.storage import load
 
         x = load(f"{folder}/x")
         return cls(x, load(f"{folder}/y"), x.scores)

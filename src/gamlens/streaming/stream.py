@@ -29,8 +29,8 @@ SLOW_SOURCE = 0.01  # seconds per image: what is ready does not wait for a sourc
 LAUNCHED_AHEAD = 2
 Numbered = tuple[int, Any]
 ExplainBatch = Callable[[ModelInput], tuple[Trace, Explanation]]
-Explained = tuple[Explanation, tuple[Guess, ...]]
-StartBatch = Callable[[ModelInput, Executor | None], Callable[[], list[Explained]]]
+ExplainedImage = tuple[Explanation, tuple[Guess, ...]]
+StartBatch = Callable[[ModelInput, Executor | None], Callable[[], list[ExplainedImage]]]
 Loaded = ModelInput | GamlensError
 
 
@@ -62,7 +62,7 @@ class PendingBatch:
 
     group: Sequence[Numbered]
     images: SizeBatches
-    results: tuple[Callable[[], list[Explained]] | GamlensError, ...]
+    results: tuple[Callable[[], list[ExplainedImage]] | GamlensError, ...]
     start: StartBatch
     landed: Future[None] | None = None
 
@@ -151,7 +151,7 @@ def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
 
     `strict`: raise the first error if no image that could be decoded has a result.
     """
-    found: dict[int, Explained | GamlensError] = {}
+    found: dict[int, ExplainedImage | GamlensError] = {}
     for (places, ready), results in zip(pending.images.batches, pending.results, strict=True):
         together = results if isinstance(results, GamlensError) else attempt(results)
         if isinstance(together, GamlensError):
@@ -173,13 +173,13 @@ def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
 
 def _start(
     explain: ExplainBatch, device: torch.device, ready: ModelInput, pool: Executor | None
-) -> Callable[[], list[Explained]]:
+) -> Callable[[], list[ExplainedImage]]:
     """Explain a batch and start to copy the results to the host; the call that is returned waits for them."""
     trace, explanation = explain(normalise_on(ready, device))
     arrive = explanation.to_host(pool)
     rank = trace.rank(pool=pool) if trace.output is not None else None
 
-    def results() -> list[Explained]:
+    def results() -> list[ExplainedImage]:
         rows = arrive().each()
         best = rank() if rank is not None else [[] for _ in rows]
         return [(row, tuple(guesses)) for row, guesses in zip(rows, best, strict=True)]
