@@ -1,4 +1,4 @@
-"""The house stays as CONTRIBUTING describes it: the same rooms in the same order, one meaning per name, public calls."""
+"""The house is as CONTRIBUTING describes it: the same rooms in the same order, one meaning per name, public calls."""
 
 from __future__ import annotations
 

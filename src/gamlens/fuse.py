@@ -116,12 +116,12 @@ def fuse(maps: Sequence[Tensor] | Tensor, how: Fusion = "mean") -> Tensor:
     >>> fuse([torch.tensor([[[0.0, 1.0]]]), torch.tensor([[[1.0, 1.0]]])])
     tensor([[[0.5000, 1.0000]]])
     """
-    if len(maps) == 0:
+    stack = maps if isinstance(maps, Tensor) else torch.stack(list(maps)) if maps else torch.empty(0)
+    if stack.shape[0] == 0:
         raise GamlensError("There is no map to fuse: give at least one.")
-    stack = maps if isinstance(maps, Tensor) else torch.stack(list(maps))
     if isinstance(how, str):
         combine = FUSIONS[how]
-        return combine(stack) if len(stack) > 1 else stack[0]
+        return combine(stack) if stack.shape[0] > 1 else stack[0]
     return _weighted_mean(stack, how)
 
 

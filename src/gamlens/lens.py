@@ -221,7 +221,7 @@ class Lens:
                 target = found[0][0].per_image()  # the plain view decides
             with self._hooked.guard.hold():
                 record = self._hooked.forward(batch, n, method=METHODS[method])
-                trace = self._backward(record, len(batch), target, score, provenance, keep_graph)
+                trace = self._backward(record, batch.shape[0], target, score, provenance, keep_graph)
             found.append((trace, mirrored))
         return found[0][0].with_views(found[1:])
 

@@ -58,21 +58,22 @@ def resolve(
         labels: The names of the classes.
         aliases: Other names of labels.
     """
+    count, known = output.shape
     images: list[int] = []
     classes: list[int] = []
     turns: list[int] = []
-    for image, entry in enumerate(per_image(target, len(output))):
+    for image, entry in enumerate(per_image(target, count)):
         several = list(entry) if isinstance(entry, list | tuple | set | Tensor | np.ndarray) else [entry]
         if not several:
             raise GamlensError(f"target[{image}] is empty: give a class, or None for the top class.")
         for turn, item in enumerate(several):
             images.append(image)
             turns.append(turn)
-            if type(item) is not int or not 0 <= item < output.shape[1]:
+            if type(item) is not int or not 0 <= item < known:
                 item = aliases.get(item, item) if aliases and isinstance(item, str) else item
-                item = TOP if item is None else class_index(item, output.shape[1], labels)
+                item = TOP if item is None else class_index(item, known, labels)
             classes.append(item)
-    if set(classes) == {TOP} and len(classes) == len(output):
+    if set(classes) == {TOP} and len(classes) == count:
         chosen = output.argmax(dim=1)
     else:
         chosen = indices_on(classes, output.device)
@@ -106,7 +107,7 @@ def gradients(
     """
     with outside_inference_mode(), torch.enable_grad():
         classes = wanted.classes.clone() if wanted.classes.is_inference() else wanted.classes
-        if wanted.images == tuple(range(len(values))):
+        if wanted.images == tuple(range(values.shape[0])):
             scores = values.gather(1, classes[:, None]).squeeze(1)
             (found,) = backward.gradients(scores, [record], keep_graph=keep_graph)
             return scores.detach(), found

@@ -257,7 +257,7 @@ class Trace:
         if name not in self.gradients:
             raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.gradients)}.")
         activation = self.activations[name]
-        if self.image_of_row != tuple(range(len(activation))):
+        if self.image_of_row != tuple(range(activation.shape[0])):
             activation = activation[indices_on(self.image_of_row, activation.device)]
         return activation, self.gradients[name]
 

@@ -185,7 +185,7 @@ class HookedModel:
         output: Tensor = record.output
         if self.output is not None or not isinstance(output, Tensor):
             output = pick(output, self.output)
-        if output.ndim != 2 or len(output) != count or not output.is_floating_point():
+        if output.ndim != 2 or output.shape[0] != count or not output.is_floating_point():
             raise GamlensError(
                 f"The output has the shape {tuple(output.shape)}; class scores are ({count}, classes). Pick them with "
                 "output=, or give score= a callable on the output that returns one number per image."
