@@ -309,3 +309,16 @@ def test_pairs_do_all_that_too(tmp_path: Path) -> None:
     (tmp_path / "out" / "y" / "maps.npz").unlink()
     with pytest.raises(GamlensError, match=r"maps\.npz is missing"):
         PairExplanation.load(str(tmp_path / "out"))
+
+
+def test_results_that_an_earlier_version_pickled_are_read() -> None:
+    """Made by version 0.1, whose classes lay in other modules."""
+    with open(Path(__file__).parent / "saved-by-0.1.pickle", "rb") as file:
+        found = pickle.load(file)
+    results = [found["tensor"], found["photo"], found["pair"]]
+    assert [result.scores.tolist() for result in results] == found["scores"]
+    assert found["tensor"].check().names == ["bee"]
+    assert found["tensor"].image().size == found["photo"].overlay().size == found["pair"].x.image().size == (8, 8)
+    assert len(found["gallery"]) == 1
+    assert found["gallery"].frames[0].original == (8, 8)
+    assert len(pickle.loads(pickle.dumps(found["photo"]))) == 1

@@ -63,6 +63,9 @@ class Explanation:
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self.check()))
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({**state, "checks": Checks()})  # they were answered before the result was saved
+
     def __len__(self) -> int:
         return len(self.maps)
 

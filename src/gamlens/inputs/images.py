@@ -72,6 +72,9 @@ class BatchPictures(Sequence[Picture]):
         return tuple(self[at] for at in places)
 
 
+Slices = BatchPictures  # the name in results that version 0.1 pickled
+
+
 def pictures(images: Any) -> Iterator[Picture]:
     """Every image of what the user gave: one image, a batch, or a list of images."""
     if isinstance(images, list | tuple):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gamlens.capture.layers import function_name
-from gamlens.errors import GamlensWarning
+from gamlens.errors import warn
 
 RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})
 
@@ -34,11 +33,7 @@ class Guided(TorchFunctionMode):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         if kind is None and self.found == 0:
-            warnings.warn(
-                "guided_backprop met no ReLU in this network: its map is that of input_gradient.",
-                GamlensWarning,
-                stacklevel=2,
-            )
+            warn("guided_backprop met no ReLU in this network: its map is that of input_gradient.")
 
 
 def guided_backprop(pixels: Tensor, gradient: Tensor) -> Tensor:
