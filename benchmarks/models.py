@@ -24,7 +24,7 @@ from gamlens import GamlensError, Lens, Transform
 from gamlens.capture.forward import ActivationStore, as_map
 from gamlens.capture.guard import model_guard
 from gamlens.capture.hooks import TensorTap
-from gamlens.capture.layers import LayerPoint
+from gamlens.capture.layer_points import LayerPoint
 from gamlens.models.zoo import torchvision as torchvision_zoo
 
 SIDE = 96
@@ -80,7 +80,7 @@ def examine(name: str, module: nn.Module | None = None) -> Found:
     module = build(name) if module is None else module
     lens = Lens(module, transform=Transform((SIDE, SIDE)))
     own = native_side(module)
-    if lens._hooked.found is None or own >= LARGE or min(lens.layout.stages[-1].shape[1:]) < 3:
+    if lens._hooked.known_blocks is None or own >= LARGE or min(lens.layout.stages[-1].shape[1:]) < 3:
         lens = Lens(module, transform=Transform((own, own)))
     batch = torch.randn(2, 3, *lens.transform.size)
     before = state(module)

@@ -118,7 +118,7 @@ def vector(output: Any, lens: Lens) -> Tensor:
 
 
 def first_number(output: Any) -> Tensor:
-    from gamlens.capture.layers import tensors
+    from gamlens.capture.layer_points import tensors
 
     found = next(tensors(output))
     return found.flatten(1).sum(1)

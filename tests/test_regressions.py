@@ -202,3 +202,80 @@ def test_saving_again_leaves_no_old_overlay(tmp_path: Path) -> None:
     assert [file.name for file in sorted(tmp_path.glob("0*.png"))] == ["000-image-0-name-3.png"]
     assert (tmp_path / "note.txt").exists()
     assert Explanation.load(str(tmp_path)).names == ["name 3"]
+
+
+def test_prepared_images_are_taken_wherever_images_are() -> None:
+    lens, batch = Lens(nets.small()), nets.images(3)
+    ready = lens.prepare(batch, views=("flip",))
+    nets.same(lens.classify(ready, [0, 1, 2]), lens.classify(batch, [0, 1, 2], views=("flip",)))
+    nets.same(lens.classify(lens.prepare(batch), 1), lens.classify(batch, 1))
+    with pytest.raises(GamlensError, match="prepared with other views"):
+        lens.classify(ready, 0, views=(2.0,))
+    with pytest.raises(GamlensError, match="different views"):
+        lens.compare(ready, batch)
+
+
+def test_a_score_of_ones_own_for_more_images_than_a_batch() -> None:
+    lens, batch = Lens(nets.small()), nets.images(3)
+    whole = lens.classify(batch, score=lambda output: output[:, 1])
+    parts = lens.classify(batch, score=lambda output: output[:, 1], batch_size=2)
+    torch.testing.assert_close(parts.maps, whole.maps)
+    assert parts.targets.tolist() == [-1] * 3
+
+
+class WritesInput(nets.Small):
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(x.add_(1))
+
+
+def test_the_users_tensor_is_not_written_to_by_any_call() -> None:
+    lens, batch = Lens(nets.seeded(WritesInput)), nets.images(2)
+    before = batch.clone()
+    for call in (lens.outputs, lens.embed, lens.classify, lens.forward, lens.prepare):
+        call(batch)
+        assert torch.equal(batch, before)
+
+
+def test_class_scores_may_be_computed_from_the_output() -> None:
+    lens, plain = Lens(nets.small(), output=lambda output: output * 2 + 1), Lens(nets.small())
+    batch = nets.images(2)
+    with torch.no_grad():
+        found = lens.classify(batch, 1)
+    torch.testing.assert_close(found.maps, plain.classify(batch, 1).maps)
+    torch.testing.assert_close(found.scores, plain.classify(batch, 1).scores * 2 + 1)
+
+
+def test_labels_as_a_mapping_are_sorted_by_number() -> None:
+    names = {str(number): f"name {number}" for number in reversed(range(nets.CLASSES))}
+    assert Lens(nets.small(), labels=names).labels == tuple(f"name {number}" for number in range(nets.CLASSES))
+    with pytest.raises(GamlensError, match="0 to 1 as keys"):
+        Lens(nets.small(), labels={0: "ant", 7: "bee"})
+
+
+def test_a_pair_without_its_graph_says_so() -> None:
+    pair = Lens(nets.small()).trace_pair(nets.images(1), nets.images(1, seed=1))
+    pair.sides("cosine", keep=False)
+    with pytest.raises(GamlensError, match="was released"):
+        pair.sides("dot")
+
+
+def test_the_pixels_are_kept_for_a_method_that_reads_them() -> None:
+    lens, batch = Lens(nets.small()), nets.images(1)
+    assert list(lens.forward(batch, method="input_gradient").blocks) == [":input"]
+    assert lens.forward(batch).blocks == {}
+    texts = torch.randn(2, 32, generator=torch.Generator().manual_seed(0)).double()
+    found = lens.compare_text(batch, ["an ant", "a bee"], method="input_gradient", embeddings=texts)
+    assert found.maps.shape == (2, 64, 64)
+
+
+def test_an_error_is_raised_whenever_a_broken_result_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, where it is told when the result is read: by either image of a pair, and not only the first time."""
+    monkeypatch.setattr("gamlens.capture.nonblocking.HOST", "none")
+    net = nets.small()
+    with torch.no_grad():
+        net.fc.weight.fill_(float("nan"))
+    lens = Lens(net, embedding="fc")
+    pair = lens.compare(nets.images(1), nets.images(1, seed=1), score="dot")
+    for side in (pair.y, pair.x, pair.y):
+        with pytest.raises(GamlensError, match="The score of row 0 is nan"):
+            side.numpy()

@@ -126,8 +126,9 @@ def fuse(maps: Sequence[Tensor] | Tensor, how: Fusion = "mean") -> Tensor:
 
 
 def _weighted_mean(stack: Tensor, weights: Sequence[float]) -> Tensor:
+    """`weights` are looked at before they go to the device, so that nothing waits for it."""
     try:
-        found = torch.as_tensor([float(weight) for weight in weights], dtype=stack.dtype, device=stack.device)
+        found = torch.as_tensor([float(weight) for weight in weights], dtype=stack.dtype)
     except (TypeError, ValueError) as error:
         raise GamlensError(
             f"A fusion is {', '.join(FUSIONS)}, or one weight per block, {len(stack)} blocks; found {weights!r}."
@@ -138,7 +139,7 @@ def _weighted_mean(stack: Tensor, weights: Sequence[float]) -> Tensor:
             f"fuse needs one weight per block, none negative and not all zero: {len(stack)} blocks, weights "
             f"{list(weights)}."
         )
-    return torch.einsum("n,nbhw->bhw", found / found.sum(), stack)
+    return torch.einsum("n,nbhw->bhw", (found / found.sum()).to(stack.device), stack)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

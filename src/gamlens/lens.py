@@ -18,7 +18,7 @@ from gamlens import models, retrieval, scores, targets
 from gamlens._version import __version__
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
-from gamlens.capture.layers import OUTPUT
+from gamlens.capture.layer_points import OUTPUT
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
@@ -100,7 +100,7 @@ class Lens:
         )
         if device is not None:
             self.to(device)
-        self._hooked.find(self.transform.size if isinstance(self.transform, Transform) else network.size)
+        self._hooked.find_blocks_at(self.transform.size if isinstance(self.transform, Transform) else network.size)
 
     # What the lens knows about the model
 
@@ -112,7 +112,7 @@ class Lens:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self._hooked.like(torch.empty(0)).device
+        return self._hooked.reference_tensor(torch.empty(0)).device
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class Lens:
     @property
     def knows_blocks(self) -> bool:
         """Whether the blocks are found: usually when the lens is made, or else at the first image."""
-        return self._hooked.found is not None
+        return self._hooked.known_blocks is not None
 
     @property
     def embedding(self) -> str:
@@ -169,19 +169,16 @@ class Lens:
         """Why this class? Trace and explain: a tensor in one forward, other images 32 at a time, or `batch_size`."""
         if batch_size is not None and batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
-        whole = isinstance(images, Tensor | ModelInput) and batch_size is None
-        items: Any = images if whole else list(pictures(images))
-        step = batch_size or (len(items) if whole else BATCH_SIZE)
-        if whole or len(items) <= step:
-            trace = self.trace(items, target, n=n, method=method, score=score, views=views, keep_graph=False)
+        if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
+            trace = self.trace(images, target, n=n, method=method, score=score, views=views, keep_graph=False)
             return trace.explain(method, n, fuse)
-        wanted = targets.per_image(target, len(items))
+        items, step = list(pictures(images)), batch_size or BATCH_SIZE
+        wanted = targets.per_image(target, len(items)) if target is not None else None
         parts = []
         for start in range(0, len(items), step):
             some = slice(start, start + step)
-            trace = self.trace(
-                items[some], wanted[some], n=n, method=method, score=score, views=views, keep_graph=False
-            )
+            own = wanted[some] if wanted is not None else None
+            trace = self.trace(items[some], own, n=n, method=method, score=score, views=views, keep_graph=False)
             parts.append(trace.explain(method, n, fuse))
         return concat(parts)
 
@@ -215,17 +212,18 @@ class Lens:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
         inputs = self.prepare(images, views=views)
         provenance = self._provenance(inputs, score=scores.score_name(score))
-        found: list[tuple[Trace, bool]] = []
+        traces: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
-            if found and isinstance(score, str):
-                target = found[0][0].per_image()  # the plain view decides
+            if traces and isinstance(score, str):
+                target = traces[0][0].resolved_targets()  # the plain view, which comes first, decides
             with self._hooked.guard.hold():
                 record = self._hooked.forward(batch, n, method=METHODS[method])
-                trace = self._backward(record, batch.shape[0], target, score, provenance, keep_graph)
-            found.append((trace, mirrored))
-        return found[0][0].with_views(found[1:])
+                trace = self._trace_of(record, batch.shape[0], target, score, provenance, keep_graph)
+            traces.append((trace, mirrored))
+        (plain, _), *others = traces
+        return plain.with_views(others)
 
-    def _backward(
+    def _trace_of(
         self,
         record: ForwardRecord,
         count: int,
@@ -237,7 +235,8 @@ class Lens:
         """The backward of class scores of `count` images, or of a score of the user's own; the model is held."""
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label)
-            output = self._hooked.class_scores(record, count)
+            with torch.enable_grad():
+                output = self._hooked.class_scores(record, count)
             with without_grad_or_autocast(output), torch.enable_grad():
                 values = rule(at_least_float32(output))
             return Trace.from_record(record, values, target, provenance, output=output.detach(), keep_graph=keep_graph)
@@ -303,6 +302,8 @@ class Lens:
         """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
         sides = (self.prepare(x, views=views), self.prepare(y, views=views))
         counts = (len(sides[0].pictures), len(sides[1].pictures))
+        if sides[0].views != sides[1].views:
+            raise GamlensError("x and y were prepared with different views: prepare both with the same.")
         if counts[0] != counts[1] and 1 not in counts:
             raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many, or 1 against N.")
         pairs = max(counts)
@@ -310,17 +311,18 @@ class Lens:
             self._provenance(sides[0]).repeated(pairs),
             self._provenance(sides[1]).repeated(pairs),
         )
-        found: list[tuple[PairTrace, bool]] = []
+        traces: list[tuple[PairTrace, bool]] = []
         for batch_x, batch_y, mirrored in zip(sides[0].batches, sides[1].batches, sides[0].mirrored, strict=True):
             records = self._forward_pairs(batch_x, batch_y, pairs, n, method)
-            found.append((PairTrace.from_records(records, provenances, pairs), mirrored))
-        found[0][0].views = tuple(found[1:])
-        return found[0][0]
+            traces.append((PairTrace.from_records(records, provenances, pairs), mirrored))
+        (plain, _), *others = traces
+        plain.views = tuple(others)
+        return plain
 
     def _forward_pairs(self, x: Tensor, y: Tensor, pairs: int, n: int | None, method: str) -> tuple[ForwardRecord, ...]:
         """One forward of both sides, x before y; two where their sizes differ."""
         batches = []
-        for batch in (self._hooked.fit(x), self._hooked.fit(y)):
+        for batch in (self._hooked.to_model(x), self._hooked.to_model(y)):
             batches.append(batch if len(batch) == pairs else batch.repeat(pairs, 1, 1, 1))
         if batches[0].shape == batches[1].shape:
             batches = [torch.cat(batches)]
@@ -344,7 +346,8 @@ class Lens:
 
         The text comes from the model's own text half, from Lens(text=...), or as `embeddings` (T,D).
         """
-        return self.trace_text(images, captions, n=n, views=views, embeddings=embeddings).explain(method, n, fuse)
+        trace = self.trace_text(images, captions, n=n, method=method, views=views, embeddings=embeddings)
+        return trace.explain(method, n, fuse)
 
     def trace_text(
         self,
@@ -352,6 +355,7 @@ class Lens:
         captions: str | Sequence[str],
         *,
         n: int | None = 2,
+        method: str = "gam",
         views: ViewList = (),
         embeddings: Any = None,
     ) -> Trace:
@@ -361,15 +365,16 @@ class Lens:
         inputs = self.prepare(images, views=views)
         provenance = self._provenance(inputs, score="cosine", text=list(names)).of_captions(names)
         target = [list(range(len(names)))] * len(inputs.pictures)
-        found: list[tuple[Trace, bool]] = []
+        traces: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
-            record = self._hooked.forward(batch, n, embedding=True)
-            own = record.embeddings
+            record = self._hooked.forward(batch, n, method=METHODS[method], embedding=True)
+            own = record.required_embedding()
             with without_grad_or_autocast(own), outside_inference_mode(), torch.enable_grad():
                 values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
             trace = Trace.from_record(record, values, target, provenance, output=values.detach())
-            found.append((trace, mirrored))
-        return found[0][0].with_views(found[1:])
+            traces.append((trace, mirrored))
+        (plain, _), *others = traces
+        return plain.with_views(others)
 
     # Image search
 
@@ -416,7 +421,12 @@ class Lens:
 
     def prepare(self, images: Any, *, views: ViewList = ()) -> ModelInput:
         """Images decoded and transformed, one batch per view. Every call that takes images takes the result, too."""
-        return images if isinstance(images, ModelInput) else prepare(images, self.transform, Views.parse(views))
+        looks = Views.parse(views)
+        if not isinstance(images, ModelInput):
+            return prepare(images, self.transform, looks)
+        if looks not in (PLAIN_VIEW, images.views):
+            raise GamlensError("These images were prepared with other views: give views= to prepare alone.")
+        return images
 
     def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
         """One forward of the plain view, which keeps what it is asked for in a graph.
@@ -428,9 +438,10 @@ class Lens:
             embedding: Whether the embeddings (B,D) are kept.
         """
         batch = self.prepare(images).batches[0]
-        if n == 0:
+        entry = METHODS[method]
+        if n == 0 and entry.kind != "input":
             return self._hooked.forward_only(batch, embedding=embedding)
-        return self._hooked.forward(batch, n, method=METHODS[method], embedding=embedding)
+        return self._hooked.forward(batch, n, method=entry, embedding=embedding)
 
     def outputs(self, images: Any) -> Tensor:
         """What the model returns for the images, picked out by `output=`: one forward, out of any graph."""
@@ -438,7 +449,7 @@ class Lens:
 
     def embed(self, images: Any) -> Tensor:
         """The embeddings (B,D) that pairs are compared by: one forward, out of any graph."""
-        return self.forward(images, embedding=True).embeddings.detach()
+        return self.forward(images, embedding=True).required_embedding().detach()
 
     def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
         """What results carry along: the images, and by what they were explained."""
@@ -473,7 +484,12 @@ def _transform(choice: Any, network: Network) -> Transform | ExternalTransform:
 
 def _labels(labels: Any) -> tuple[str, ...]:
     if isinstance(labels, Mapping):
-        labels = [labels[number] for number in sorted(labels)]
+        numbers = {str(number): label for number, label in labels.items()}
+        if set(numbers) != set(map(str, range(len(numbers)))):
+            raise GamlensError(
+                f"labels= as a mapping has the classes 0 to {len(labels) - 1} as keys; found {labels!r:.80}."
+            )
+        labels = [numbers[str(number)] for number in range(len(numbers))]
     found = tuple(labels) if not isinstance(labels, str) else ()
     if not found or not all(isinstance(label, str) for label in found):
         raise GamlensError(f"labels= is a list of class names in the order of the classes; found {labels!r:.80}.")

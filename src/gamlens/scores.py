@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens.capture.device import HOST
+from gamlens.capture.nonblocking import HOST
 from gamlens.errors import GamlensError, Registry
 
 ClassScore = Callable[[Tensor], Tensor]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gamlens.capture import backward
-from gamlens.capture.device import indices_on
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
+from gamlens.capture.nonblocking import indices_on
 from gamlens.errors import GamlensError, near
 
 TOP = -1  # stands for an image's top class until the output is at hand
@@ -53,11 +53,13 @@ def resolve(
     """Targets as class indices; None becomes the image's top class.
 
     Args:
-        target: As `Lens.classify` takes it.
+        target: As `Lens.trace` takes it, or targets that are resolved already.
         output: Class scores (B,K).
         labels: The names of the classes.
         aliases: Other names of labels.
     """
+    if isinstance(target, ResolvedTargets):
+        return target
     count, known = output.shape
     images: list[int] = []
     classes: list[int] = []
@@ -97,7 +99,7 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
     return number
 
 
-def gradients(
+def target_gradients(
     values: Tensor, wanted: ResolvedTargets, record: ForwardRecord, *, keep_graph: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The wanted scores (R,) and their gradients by the blocks, {block: (R,C,h,w)}, out of the graph.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -14,15 +15,16 @@ from torch import Tensor
 
 from gamlens import fuse, methods, scores, targets
 from gamlens.capture import backward
-from gamlens.capture.device import Check, Checks, finite_score, indices_on, to_host
 from gamlens.capture.forward import ForwardRecord, last_layers
-from gamlens.capture.layers import PIXELS
+from gamlens.capture.layer_points import PIXELS
+from gamlens.capture.nonblocking import Check, Checks, finite_score, indices_on, to_host
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import BlockMaps, at_least_float32, without_grad_or_autocast
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
+from gamlens.targets import ResolvedTargets
 
 HIDDEN_SHARE = 0.5
 
@@ -150,7 +152,7 @@ class Trace:
             keep_graph: Whether other classes may be asked for later.
         """
         wanted = targets.resolve(target, output, provenance.labels, provenance.aliases)
-        chosen, gradients = targets.gradients(values, wanted, record, keep_graph=keep_graph)
+        chosen, gradients = targets.target_gradients(values, wanted, record, keep_graph=keep_graph)
         return cls(
             activations=record.activations,
             gradients=gradients,
@@ -159,7 +161,7 @@ class Trace:
             image_of_row=wanted.images,
             provenance=provenance,
             output=output,
-            checks=record.checks.ask(finite_score(chosen, len(wanted.images)), chosen.device),
+            checks=record.checks.with_check(finite_score(chosen, len(wanted.images)), chosen.device),
             make_maps=record.make_maps,
             record=record if keep_graph else None,
             values=values if keep_graph else None,
@@ -177,7 +179,7 @@ class Trace:
             targets=torch.full((count,), NO_CLASS, device=value.device),
             image_of_row=tuple(range(count)),
             provenance=provenance,
-            checks=record.checks.ask(check, value.device),
+            checks=record.checks.with_check(check, value.device),
             make_maps=record.make_maps,
         )
 
@@ -282,9 +284,10 @@ class Trace:
         found = self.checks
         for trace, _ in self.views:
             found += trace.checks
-        found = found.ask(Check(made.any_flat, partial(_say_flat, method, names, made.spans), fatal=False), device)
+        flat = Check(made.any_flat, partial(_say_flat, method, names, made.spans), fatal=False)
+        found = found.with_check(flat, device)
         if method == "grad_cam":
-            found = found.ask(self._check_hidden(), device)
+            found = found.with_check(self._check_hidden(), device)
         about = {
             **self.provenance.about,
             "method": method,
@@ -354,14 +357,18 @@ class Trace:
         if self.record is None or self.values is None or self.output is None:
             raise GamlensError("This trace was released, or its score is not a class score: trace the images again.")
         first = Trace.from_record(self.record, self.values, target, self.provenance, output=self.output)
-        return first.with_views([(trace.retarget(first.per_image()), mirrored) for trace, mirrored in self.views])
+        return first.with_views(
+            [(trace.retarget(first.resolved_targets()), mirrored) for trace, mirrored in self.views]
+        )
 
-    def per_image(self) -> list[list[int]]:
-        """The targets of each image, as `retarget` takes them."""
-        chosen: list[list[int]] = [[] for _ in next(iter(self.activations.values()))]
-        for image, target in zip(self.image_of_row, self.targets.tolist(), strict=True):
-            chosen[image].append(target)
-        return chosen
+    def resolved_targets(self) -> ResolvedTargets:
+        """The targets of all rows, as `retarget` takes them, without waiting for a device."""
+        seen: Counter[int] = Counter()
+        turns = []
+        for image in self.image_of_row:
+            turns.append(seen[image])
+            seen[image] += 1
+        return ResolvedTargets(self.image_of_row, self.targets, tuple(turns))
 
     def with_views(self, views: Sequence[tuple[Trace, bool]]) -> Trace:
         """The same with further views of its images, each with whether it is mirrored."""

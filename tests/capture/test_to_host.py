@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from gamlens.capture import device
+from gamlens.capture import nonblocking
 
 
 def test_what_is_on_the_cpu_stays_as_it_is() -> None:
     tensors = [torch.rand(2, 3), torch.arange(4)]
-    assert all(there is here for there, here in zip(device.to_host(tensors)(), tensors, strict=True))
+    assert all(there is here for there, here in zip(nonblocking.to_host(tensors)(), tensors, strict=True))
 
 
 def test_a_copy_of_ones_own() -> None:
     """Not the pinned memory, which is used again."""
     for given in (torch.rand(2, 3, 4), torch.tensor([True, False]), torch.arange(3)):
-        copy = device.own(given)
+        copy = nonblocking.unpinned_copy(given)
         assert torch.equal(copy, given)
         assert copy.dtype == given.dtype
         assert copy.data_ptr() != given.data_ptr()
@@ -45,11 +45,11 @@ def test_one_wait_for_all_and_before_the_copies(monkeypatch: pytest.MonkeyPatch,
         rooms.append(torch.empty_like(tensor))
         return rooms[-1]
 
-    monkeypatch.setattr(device, "_pinned", room)
+    monkeypatch.setattr(nonblocking, "_pinned", room)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    monkeypatch.setattr(device, "_is_cuda", lambda tensor: True)
-    found = device.to_host(given, pool)()
+    monkeypatch.setattr(nonblocking, "_is_cuda", lambda tensor: True)
+    found = nonblocking.to_host(given, pool)()
     assert [tensor.tolist() for tensor in found] == [[7, 7], [7, 7, 7]]
     assert len(waits) == 1
     rooms[0].fill_(9)

@@ -10,9 +10,9 @@ from torch import nn
 from gamlens import compiled as fast
 from gamlens.capture import forward as capture
 from gamlens.capture.guard import ModelGuard
-from gamlens.capture.layers import LayerPoint
+from gamlens.capture.layer_points import LayerPoint
 from gamlens.compiled import ops, program
-from gamlens.compiled.derive import Norm, Workshop
+from gamlens.compiled.folded_weights import Norm, Workshop
 
 X = nets.images(2).float()
 
@@ -78,7 +78,10 @@ def test_fused_operators_in_the_trunk(make, last: str, count: int, monkeypatch: 
     monkeypatch.setattr(program, "fuse_relus", lambda graph, nodes: fused.append(plain(graph, nodes)))
     made = fast.build(ModelGuard(net), X, [LayerPoint.parse(last)])
     assert fused == [count]
-    ours, theirs = made.run(X, precision=None, grids={}), capture.forward(ModelGuard(net), X, [LayerPoint.parse(last)])
+    ours, theirs = (
+        made.run(X, precision=None, grids={}),
+        capture.run_forward(ModelGuard(net), X, [LayerPoint.parse(last)]),
+    )
     torch.testing.assert_close(ours.blocks[last], theirs.blocks[last], rtol=1e-4, atol=1e-4)
 
 

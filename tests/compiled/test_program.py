@@ -18,7 +18,7 @@ from torchvision import models
 from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens import compiled as fast
 from gamlens.capture.guard import ModelGuard
-from gamlens.capture.layers import LayerPoint
+from gamlens.capture.layer_points import LayerPoint
 from gamlens.compiled import split
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
 from gamlens import METHODS, GamlensError, Lens, Transform
-from gamlens.capture.layers import LayerPoint, TokenGrid
+from gamlens.capture.layer_points import LayerPoint, TokenGrid
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 TINY = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -188,12 +188,12 @@ def test_the_planted_patch_test_can_fail() -> None:
     """Tokens transposed, or shifted by a class token that was kept, are found out."""
     lens = look(vit, (64, 64))
     plain, other = planted((64, 64), (8, 8))
-    right, name = lens._hooked.found.grids, lens.blocks[-1]
+    right, name = lens._hooked.known_blocks.grids, lens.blocks[-1]
     assert right[name].order == tuple(range(1, 65))
     assert changed(lens, plain, other, n=1) == {name: True}
     columns = tuple(1 + 8 * (i % 8) + i // 8 for i in range(64))
     for wrong in (TokenGrid(8, 8, columns, 65), TokenGrid(8, 8, tuple(range(64)), 65)):
-        object.__setattr__(lens._hooked.found, "grids", {**right, name: wrong})
+        object.__setattr__(lens._hooked.known_blocks, "grids", {**right, name: wrong})
         assert changed(lens, plain, other, n=1) == {name: False}
 
 

@@ -167,7 +167,7 @@ def test_remembered_pairs_run_nothing(options: dict[str, Any], monkeypatch: pyte
     """At one block: no forward, and no backward through the network."""
     lens = Lens(nets.small())
     x, y = lens.remember(X), lens.remember(Y)
-    for place in ("forward.forward", "backward.gradients", "backward._together"):
+    for place in ("forward.run_forward", "backward.gradients", "backward._together"):
         monkeypatch.setattr(f"gamlens.capture.{place}", lambda *args, **options: pytest.fail("the network ran"))
     assert len(lens.compare_many(x, y, **options)) == (4 if "top" in options else 10)
 
@@ -311,7 +311,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_checks_of_every_part_travel_with_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU a check is read later: those of later batches are not lost, and a row is the number of its pair."""
-    monkeypatch.setattr("gamlens.capture.device.HOST", "none")
+    monkeypatch.setattr("gamlens.capture.nonblocking.HOST", "none")
 
     def score(x: Tensor, y: Tensor) -> Tensor:
         value = (x * y).sum(dim=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor
@@ -34,7 +35,9 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
         blocks += record.blocks.values()
         last.append(blocks[-1])
     try:
-        with records[0].guard.hold(), records[0].backward_context(), torch.enable_grad():
+        with records[0].guard.hold(), ExitStack() as stack, torch.enable_grad():
+            for record in records:
+                stack.enter_context(record.backward_context())
             found = iter(_backward(score, blocks, last, keep_graph))
     except RuntimeError as error:
         raise GamlensError(f"The backward failed: {error}. {_hint(error)}") from error
@@ -58,6 +61,8 @@ def _hint(error: RuntimeError) -> str:
             "timm.layers.set_fused_attn(False) before the model is built, in transformers "
             "attn_implementation='eager', in torch run inside torch.nn.attention.sdpa_kernel(SDPBackend.MATH)."
         )
+    if isinstance(error, torch.OutOfMemoryError):
+        return "Give fewer images at a time (batch_size=), or a smaller n."
     return "Were weights changed since the forward? Then trace the images again."
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from gamlens import fuse
-from gamlens.capture.device import Checks
-from gamlens.capture.guard import ModelGuard, failed
+from gamlens.capture.guard import ModelGuard, forward_error
 from gamlens.capture.hooks import TensorTap
-from gamlens.capture.layers import NHWC, LayerPoint, TokenGrid
+from gamlens.capture.layer_points import NHWC, LayerPoint, TokenGrid
+from gamlens.capture.nonblocking import Checks
 from gamlens.errors import GamlensError
 
 T = TypeVar("T")
@@ -58,9 +58,8 @@ class ForwardRecord:
             found[name] = as_map(name, block.detach(), self.grids)
         return found
 
-    @property
-    def embeddings(self) -> Tensor:
-        """The embedding of each image, (B,D), which must have been asked for."""
+    def required_embedding(self) -> Tensor:
+        """The embedding of each image, (B,D), or an error where it was not asked for."""
         if self.embedding is None:
             raise GamlensError("This forward kept no embedding: ask for it with embedding=True.")
         return self.embedding
@@ -119,7 +118,7 @@ class ActivationStore:
             raise GamlensError(f"The embedding layer {name!r} did not run in this forward: name another one.")
 
 
-def forward(
+def run_forward(
     guard: ModelGuard,
     batch: Tensor,
     points: Sequence[LayerPoint],
@@ -150,7 +149,7 @@ def forward(
             raise
         except Exception as error:
             what = f"a batch of shape {tuple(batch.shape)}, {batch.dtype}, {batch.device}"
-            raise failed(what, error) from error
+            raise forward_error(what, error) from error
     store.check_complete()
     return ForwardRecord(guard=guard, output=output, blocks=store.blocks, embedding=store.embedding, grids=store.grids)
 

@@ -38,7 +38,7 @@ class ModelGuard:
     """Holds a model still for one forward or backward, and leaves it as it was.
 
     The modules of the model, their children and the locks that protect them are found once. Every use compares them
-    with what the model has by then, without a loop in Python: a GPU has nothing to do until that ends.
+    with what the model has by then, in C-level calls instead of a Python loop, because a GPU idles meanwhile.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -80,7 +80,8 @@ class ModelGuard:
         """The model in eval mode, for one thread at a time, without a graph and with compiled parts run eagerly.
 
         Afterwards it is as it was, also after an exception. Inside another guard of the same model in the same
-        thread, which holds it already, only the gradient mode is set.
+        thread, which holds it already, only the gradient mode is set. `ActivationStore.take` turns gradients on in the
+        middle of a forward; leaving this context turns them off again.
         """
         held: set[int] = _held.__dict__.setdefault("models", set())
         key = id(self.model)
@@ -117,7 +118,7 @@ def outside_inference_mode() -> AbstractContextManager[Any]:
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
-def failed(what: str, error: Exception) -> GamlensError:
+def forward_error(what: str, error: Exception) -> GamlensError:
     """The error for a model that raised an exception in its forward, with what to do where that is known."""
     message = f"The model failed on {what}: {type(error).__name__}: {error}"
     if isinstance(error, TypeError) and "positional argument" in str(error):

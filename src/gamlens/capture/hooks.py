@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gamlens.capture.layers import OUTPUT, LayerPoint, function_name, only_tensor, tensors
+from gamlens.capture.layer_points import OUTPUT, LayerPoint, function_name, only_tensor, tensors
 from gamlens.errors import GamlensError
 
 Take = Callable[[LayerPoint, Tensor], Tensor]
@@ -27,35 +27,35 @@ class TensorTap(TorchFunctionMode):
         self.model, self.take = model, take
         self.inputs: dict[str, list[LayerPoint]] = {}
         self.outputs: dict[str, list[LayerPoint]] = {}
-        self.follows = False
+        self.needs_functions = False
         for point in dict.fromkeys(wanted):
-            self.follows = self.follows or bool(point.chain)
+            self.needs_functions = self.needs_functions or bool(point.chain)
             if point.module != OUTPUT or has_output_module(model):
                 (self.inputs if point.reads_input else self.outputs).setdefault(point.module, []).append(point)
         self.thread = threading.get_ident()
-        self.followed: list[tuple[Tensor, LayerPoint, int]] = []
-        self.following: ExitStack | None = None
-        self.is_following = False
+        self.pending: list[tuple[Tensor, LayerPoint, int]] = []
+        self.mode_stack: ExitStack | None = None
+        self.mode_entered = False
 
     @contextmanager
     def attached(self) -> Iterator[None]:
         """The hooks are on the model inside this context, and gone after it."""
-        with ExitStack() as stack, ExitStack() as following:
-            self.following = following
+        with ExitStack() as stack, ExitStack() as mode_stack:
+            self.mode_stack = mode_stack
             for name, points in self.inputs.items():
                 module = self.model.get_submodule(name)
                 stack.callback(module.register_forward_pre_hook(self._before(points), with_kwargs=True).remove)
             for name, points in self.outputs.items():
                 module = self.model.get_submodule(name)
                 stack.callback(module.register_forward_hook(self._after(points)).remove)
-            if self.follows:
+            if self.needs_functions:
                 stack.callback(self.model.register_forward_hook(self._leave).remove)
             yield
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Functions are followed inside the model only: this hook runs when the model is done."""
-        if threading.get_ident() == self.thread and self.following is not None:
-            self.following.close()
+        if threading.get_ident() == self.thread and self.mode_stack is not None:
+            self.mode_stack.close()
 
     def _before(self, points: list[LayerPoint]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -89,24 +89,24 @@ class TensorTap(TorchFunctionMode):
 
     def _follow(self, tensor: Tensor, point: LayerPoint) -> None:
         """Follow functions from here on. It begins no earlier, since it costs some time for every function."""
-        if not self.is_following and self.following is not None:
-            self.is_following = True
-            self.following.enter_context(self)
-        self.followed.append((tensor, point, 0))
+        if not self.mode_entered and self.mode_stack is not None:
+            self.mode_entered = True
+            self.mode_stack.enter_context(self)
+        self.pending.append((tensor, point, 0))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.followed:
+        if not self.pending:
             return result
-        name, read = function_name(func), {id(tensor) for tensor in tensors(args)}
-        for entry in [entry for entry in self.followed if id(entry[0]) in read]:
+        name, read = function_name(func), {id(tensor) for tensor in tensors((args, kwargs))}
+        for entry in [entry for entry in self.pending if id(entry[0]) in read]:
             _, point, step = entry
             if name != point.chain[step]:
                 continue
-            self.followed = [other for other in self.followed if other is not entry]
+            self.pending = [other for other in self.pending if other is not entry]
             _check_tensor(result, point)
             if step + 1 < len(point.chain):
-                self.followed.append((result, point, step + 1))
+                self.pending.append((result, point, step + 1))
             else:
                 result = self.take(point, result)
         return result

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from gamlens.compiled.derive import Norm, Workshop
+from gamlens.compiled.folded_weights import Norm, Workshop
 from gamlens.compiled.ops import CONV_ADD_RELU, CONV_RELU
 
 aten = torch.ops.aten

@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 
 from gamlens.capture.forward import ForwardRecord, check_shape
 from gamlens.capture.guard import ModelGuard
-from gamlens.capture.layers import LayerPoint, TokenGrid
+from gamlens.capture.layer_points import LayerPoint, TokenGrid
 from gamlens.compiled import maps, split
-from gamlens.compiled.derive import Workshop
+from gamlens.compiled.folded_weights import Workshop
 from gamlens.compiled.ops import MARK
 from gamlens.compiled.passes import derive_weights, fuse_relus
 from gamlens.compiled.replay import Replayed

@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
 from gamlens.capture.hooks import TensorTap
-from gamlens.capture.layers import LayerPoint
+from gamlens.capture.layer_points import LayerPoint
 from gamlens.compiled.ops import MARK
 from gamlens.compiled.passes import Held
 from gamlens.compiled.split import Unsupported

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gamlens import boxes as locate
 from gamlens import render
-from gamlens.capture.device import Checks, to_host
+from gamlens.capture.nonblocking import Checks, answers_of, to_host
 from gamlens.errors import GamlensError
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
@@ -48,20 +48,13 @@ class Explanation:
     def check(self) -> Explanation:
         """Wait for the device and say what is wrong: an error for values that are not finite, a warning for flat maps.
 
-        Whatever brings a result to the host does this first; on the CPU it is done when the result is made.
+        Whatever brings maps to the host does this first; on the CPU it is done when the result is made.
         """
-        self._taken_checks().resolve()
+        self.checks.resolve()
         return self
 
-    def _taken_checks(self) -> Checks:
-        """The checks that still wait, taken out: each is answered once."""
-        waiting = self.checks
-        if waiting:
-            object.__setattr__(self, "checks", Checks())
-        return waiting
-
     def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self.check()))
+        return {**vars(self.check()), "checks": Checks()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({**state, "checks": Checks()})  # they were answered before the result was saved
@@ -189,15 +182,14 @@ class Explanation:
     def to_host(self, pool: Executor | None = None) -> Callable[[], Explanation]:
         """Start to bring it to the host; returns a function that waits for it, in a thread of `pool` if there is one,
         and says what is wrong, as `check` does."""
-        answers = [self.checks.answers()] if self.checks else []
+        asked = self.checks.open()
+        answers = [answers_of(asked)] if asked else []
         tensors = [*answers, self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
         arrival = to_host(tensors, pool)
 
         def arrive() -> Explanation:
             found = arrival()
-            waiting = self._taken_checks()
-            if waiting:
-                waiting.tell(found[0])
+            self.checks.tell(asked, found[0].tolist() if asked else [])
             maps, scores, targets, index, *blocks = found[len(answers) :]
             return replace(
                 self,

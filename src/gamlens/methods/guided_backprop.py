@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gamlens.capture.layers import function_name
+from gamlens.capture.layer_points import function_name
 from gamlens.errors import warn
 
 RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})

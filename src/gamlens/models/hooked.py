@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gamlens.capture import forward as capture
-from gamlens.capture.device import finite
-from gamlens.capture.forward import ForwardRecord, last_layers
+from gamlens.capture.forward import ForwardRecord, last_layers, run_forward
 from gamlens.capture.guard import ModelGuard, outside_inference_mode, unwrap
 from gamlens.capture.hooks import has_output_module
-from gamlens.capture.layers import OUTPUT, PIXELS, LayerPoint, TokenGrid
+from gamlens.capture.layer_points import OUTPUT, PIXELS, LayerPoint, TokenGrid
+from gamlens.capture.nonblocking import finite
 from gamlens.errors import GamlensError, Registry, warn
 from gamlens.methods import Method
 from gamlens.models.discovery.discover import NetworkLayout
@@ -49,10 +48,10 @@ class HookedModel:
     ) -> None:
         self.model, self.guard, self.name = model, ModelGuard(unwrap(model)), name
         self.output, self.precision, self.dtype = output, precision, PRECISIONS[precision]
-        self.asked = points_named(self.inner, blocks)
+        self.named_blocks = points_named(self.inner, blocks)
         place = points_named(self.inner, [embedding] if embedding is not None else None)
-        self.asked_embedding = place[0] if place else None
-        self.found: ModelBlocks | None = None
+        self.named_embedding = place[0] if place else None
+        self.known_blocks: ModelBlocks | None = None
         self.compile = compile
         self._programs: dict[Any, Program | None] = {}
         self._grids: dict[tuple[int, int], Mapping[str, TokenGrid]] = {}
@@ -76,7 +75,7 @@ class HookedModel:
     @property
     def embedding(self) -> LayerPoint:
         """The tensor that pairs are compared by."""
-        return self.asked_embedding or LayerPoint.parse(self.layout.embedding)
+        return self.named_embedding or LayerPoint.parse(self.layout.embedding)
 
     @property
     def layout(self) -> NetworkLayout:
@@ -87,22 +86,22 @@ class HookedModel:
 
     def model_blocks(self, batch: Tensor | None = None) -> ModelBlocks:
         """Where the model is read. It is found when the first image comes."""
-        if self.found is None:
+        if self.known_blocks is None:
             if batch is None:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
-            self.found = find_blocks(self.inner, batch[:1].detach(), asked=self.asked, output=self.output)
-        return self.found
+            self.known_blocks = find_blocks(self.inner, batch[:1].detach(), asked=self.named_blocks, output=self.output)
+        return self.known_blocks
 
-    def find(self, size: tuple[int, int]) -> None:
+    def find_blocks_at(self, size: tuple[int, int]) -> None:
         """Find the blocks at once, at the usual input size; a model that takes another waits for its first image."""
-        like = self.like(torch.empty(0))
+        like = self.reference_tensor(torch.empty(0))
         first = next((layer for layer in self.inner.modules() if isinstance(layer, nn.Conv2d)), None)
         for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
             with suppress(GamlensError):
                 self.model_blocks(torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype))
                 break
 
-    def like(self, other: Tensor) -> Tensor:
+    def reference_tensor(self, other: Tensor) -> Tensor:
         """A floating point tensor of the model, for its device and dtype; `other` where the model has none."""
         for tensor in chain(self.model.parameters(), self.model.buffers()):
             if tensor.is_floating_point():
@@ -111,9 +110,9 @@ class HookedModel:
 
     # One forward
 
-    def fit(self, batch: Tensor) -> Tensor:
+    def to_model(self, batch: Tensor) -> Tensor:
         """The batch on the model's device and of its dtype."""
-        like = self.like(batch)
+        like = self.reference_tensor(batch)
         batch = batch.to(like.device, like.dtype)
         if batch.is_cuda and self.dtype is not None:
             batch = batch.contiguous(memory_format=torch.channels_last)
@@ -129,21 +128,20 @@ class HookedModel:
             method: A method of kind "input" is given the pixels and a pass of its own in place of blocks.
             embedding: Whether the embedding (B,D) is kept, too.
         """
-        batch = self.fit(batch)
+        batch = self.to_model(batch)
         found = self.model_blocks(batch)
-        batch = batch.clone() if found.writes_input else batch
         if method is not None and method.kind == "input":
             record = self._run(batch, found, (PIXELS,), method, embedding)
         else:
             record = self._run(batch, found, last_layers(found.points, n), None, embedding)
         if record.blocks:
             check = finite(record.activations, partial(_say_not_finite, self.name))
-            record.checks = record.checks.ask(check, batch.device)
+            record.checks = record.checks.with_check(check, batch.device)
         return record
 
     def forward_only(self, batch: Tensor, *, embedding: bool = False) -> ForwardRecord:
         """One forward of `batch` (B,C,H,W) that keeps no block, and so no graph."""
-        batch = self.fit(batch)
+        batch = self.to_model(batch)
         return self._run(batch, self.model_blocks(batch), (), None, embedding)
 
     def _run(
@@ -154,7 +152,8 @@ class HookedModel:
         method: Method | None,
         embedding: bool,
     ) -> ForwardRecord:
-        """The forward itself, compiled or plain."""
+        """The forward itself, compiled or plain. A model that writes to its input is given a copy."""
+        batch = batch.clone() if found.writes_input else batch
         place = self.embedding if embedding else None
         whole = place is not None and place.name == OUTPUT and not has_output_module(self.inner)
         read = None if whole else place
@@ -162,18 +161,21 @@ class HookedModel:
         record = self._run_compiled(batch, points, read, grids) if self.compile and method is None else None
         if record is None:
             during = method.during() if method is not None else None
-            record = capture.forward(
+            record = run_forward(
                 self.guard, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids
             )
         if place is not None:
-            record.embedding = self._embedding(pick(record.output, self.output) if whole else record.embedding, batch)
+            record.embedding = self._embedding(record, whole, batch.shape[0])
         return record
 
-    def _embedding(self, found: Tensor | None, batch: Tensor) -> Tensor:
-        """The embedding as one vector per image, (B,D), still in the graph."""
-        if found is None or len(found) != len(batch) or found.numel() == 0:
-            raise GamlensError(f"The embedding {self.embedding.name!r} gives no vector an image: name another layer.")
+    def _embedding(self, record: ForwardRecord, whole: bool, count: int) -> Tensor:
+        """The embedding as one vector per image, (B,D), still in the graph; `whole`: it is the model's output."""
         with outside_inference_mode(), torch.enable_grad():
+            found = pick(record.output, self.output) if whole else record.embedding
+            if found is None or found.shape[:1] != (count,) or found.numel() == 0:
+                raise GamlensError(
+                    f"The embedding {self.embedding.name!r} gives no vector per image: name another layer."
+                )
             return found.flatten(1)
 
     def picked(self, record: ForwardRecord) -> Any:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gamlens import fuse, scores
 from gamlens.capture import backward
-from gamlens.capture.device import Check, Checks, finite_score
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
+from gamlens.capture.nonblocking import Check, Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, PairExplanation
 from gamlens.fuse import at_least_float32, without_grad_or_autocast
@@ -50,7 +50,7 @@ class PairTrace:
         cls, records: tuple[ForwardRecord, ...], provenances: tuple[Provenance, Provenance], pairs: int
     ) -> PairTrace:
         """Split the embeddings of one forward, or take those of two, into x's and y's."""
-        x, y = records[0].embeddings, records[-1].embeddings
+        x, y = records[0].required_embedding(), records[-1].required_embedding()
         if len(records) == 1:
             with outside_inference_mode(), torch.enable_grad():
                 x, y = x[:pairs], x[pairs:]
@@ -94,6 +94,7 @@ class PairTrace:
                 if self.released:
                     raise GamlensError("This trace was released: trace the pair again for another score.")
                 x, y = self._backward(score, keep)
+                self.released = not keep
                 seen = [(view.sides(score, keep=keep), mirrored) for view, mirrored in self.views]
                 self._sides[score] = (
                     x.with_views([(sides[0], mirrored) for sides, mirrored in seen]),
@@ -109,14 +110,15 @@ class PairTrace:
         waiting = Checks()
         for record in self.records:
             waiting += record.checks
-        waiting = waiting.ask(finite_score(value, len(self)), value.device)
+        waiting = waiting.with_check(finite_score(value, len(self)), value.device)
         found = backward.gradients(value, self.records, keep_graph=keep)
         if score == "cosine":
             same = scores.saturated(score, value.detach())
             found = [{name: scores.without_saturated(g, same) for name, g in part.items()} for part in found]
-            waiting = waiting.ask(Check(same.any, partial(scores.saturated_message, same), fatal=False), value.device)
+            saturated = Check(same.any, partial(scores.saturated_message, same), fatal=False)
+            waiting = waiting.with_check(saturated, value.device)
         value = value.detach()
-        return self._side(0, found, value, score, waiting), self._side(1, found, value, score, Checks())
+        return self._side(0, found, value, score, waiting), self._side(1, found, value, score, waiting)
 
     def _side(
         self,
@@ -126,7 +128,7 @@ class PairTrace:
         score: str | scores.PairScore,
         waiting: Checks,
     ) -> Trace:
-        """The Trace of x (0) or of y (1). What may be wrong with a pair is asked on x's side alone, and said once."""
+        """The Trace of x (0) or of y (1). Both share the checks, so that what is wrong with a pair is said once."""
         number, rows = self._place(side)
         return Trace(
             activations=self._activations(side),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gamlens import scores
-from gamlens.capture.device import Checks, finite_score
+from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import warn
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
 from gamlens.retrieval.gallery import FramedPicture
@@ -83,7 +83,7 @@ class PairMaps:
         if bool(self._saturated.any()):
             warn(scores.saturated_message(self._saturated))
         scored = self._sides[0].scores
-        waiting = Checks().ask(finite_score(scored, len(self.chosen)), scored.device)
+        waiting = Checks().with_check(finite_score(scored, len(self.chosen)), scored.device)
         sides = []
         for side, images in enumerate((x, y)):
             pictures, frames = zip(*images, strict=True)

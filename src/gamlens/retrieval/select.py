@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gamlens import methods, scores
-from gamlens.capture.device import Checks, finite_score
 from gamlens.capture.guard import outside_inference_mode
+from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
 
@@ -60,7 +60,7 @@ def most_similar(score: str | scores.PairScore, queries: Tensor, images: Tensor,
     with without_grad_or_autocast(ex):
         for query, own in enumerate(ex):
             value = fn(own.expand_as(ey), ey)
-            Checks().ask(finite_score(value, len(ey)), value.device)
+            Checks().with_check(finite_score(value, len(ey)), value.device)
             near = value.topk(min(top, len(ey))).indices.cpu()
             best.append(torch.stack([torch.full_like(near, query), near], dim=1))
     return torch.cat(best)
@@ -79,7 +79,7 @@ def score_gradients(
     with without_grad_or_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
         value = fn(own, other)
-        Checks().ask(finite_score(value, len(x)), value.device)
+        Checks().with_check(finite_score(value, len(x)), value.device)
         gx, gy = torch.autograd.grad(value.sum(), (own, other))
     value = value.detach()
     saturated = scores.saturated(score, value)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gamlens.capture.guard import failed, model_guard, unwrap
+from gamlens.capture.guard import forward_error, model_guard, unwrap
 from gamlens.capture.hooks import has_output_module
-from gamlens.capture.layers import OUTPUT, LayerPoint
+from gamlens.capture.layer_points import OUTPUT, LayerPoint
 from gamlens.errors import GamlensError
 from gamlens.evaluation.masked import as_model_takes
 from gamlens.lens import Lens
@@ -124,7 +124,7 @@ def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[st
         try:
             model(as_model_takes(lens, image).clone())
         except Exception as error:
-            raise failed(f"an image of shape {tuple(image.shape)}", error) from error
+            raise forward_error(f"an image of shape {tuple(image.shape)}", error) from error
     previous = 0
     for name in owners:  # a module that is not called, such as a projection inside attention, goes with its neighbour
         previous = ends.setdefault(name, previous)

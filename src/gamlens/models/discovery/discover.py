@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gamlens.capture.layers import OUTPUT, LayerPoint, TokenGrid, tensors
+from gamlens.capture.layer_points import OUTPUT, LayerPoint, TokenGrid, tensors
 from gamlens.errors import GamlensError
 from gamlens.models.discovery import tokens
 from gamlens.models.discovery.positions import MOVES

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gamlens.capture.guard import failed, model_guard
-from gamlens.capture.layers import OUTPUT, LayerPoint, TokenGrid, tensors
+from gamlens.capture.guard import forward_error, model_guard
+from gamlens.capture.layer_points import OUTPUT, LayerPoint, TokenGrid, tensors
 from gamlens.errors import GamlensError, near
 from gamlens.models.discovery.discover import NetworkLayout, discover, locate
 from gamlens.models.outputs import Output, pick
@@ -91,7 +91,7 @@ def _copied(model: nn.Module, image: Tensor) -> Iterator[Tensor]:
         except GamlensError:
             raise
         except Exception as error:
-            raise failed(f"an image of shape {tuple(image.shape)}", error) from error
+            raise forward_error(f"an image of shape {tuple(image.shape)}", error) from error
 
 
 def _of_tokens(grids: Mapping[LayerPoint, TokenGrid | None]) -> dict[str, TokenGrid]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens.capture.layers import TokenGrid, tensors
+from gamlens.capture.layer_points import TokenGrid, tensors
 
 Find = Callable[[Tensor], "Positions | None"]
 NOWHERE = -1

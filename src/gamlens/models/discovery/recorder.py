@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gamlens.capture.layers import LayerPoint, TokenGrid, function_name, only_tensor, tensors
+from gamlens.capture.layer_points import LayerPoint, TokenGrid, function_name, only_tensor, tensors
 from gamlens.models.discovery import positions
 from gamlens.models.discovery.positions import Positions
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gamlens.capture.layers import LayerPoint
+from gamlens.capture.layer_points import LayerPoint
 from gamlens.models.discovery.recorder import Node, Paths, Recorder
 
 Name = Callable[[Node], LayerPoint | None]

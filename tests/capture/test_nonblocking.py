@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gamlens import GamlensError, GamlensWarning, Lens, scores
-from gamlens.capture import device
-from gamlens.capture.device import Check, Checks
+from gamlens.capture import nonblocking
+from gamlens.capture.nonblocking import Check, Checks
 
 WAITS = ("aten._local_scalar_dense", "aten.item", "aten.is_nonzero", "aten.nonzero", "aten.equal", "aten.masked_select")
 
@@ -33,7 +33,7 @@ class Waits(TorchDispatchMode):
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every tensor were on an accelerator."""
-    monkeypatch.setattr(device, "HOST", "none")
+    monkeypatch.setattr(nonblocking, "HOST", "none")
     monkeypatch.setattr(scores, "HOST", "none")
 
 
@@ -112,6 +112,6 @@ def test_errors_come_before_warnings() -> None:
 
 
 def test_numbers_on_a_device() -> None:
-    assert device.indices_on((0, 1, 2), torch.device("cpu")).tolist() == [0, 1, 2]
-    assert device.indices_on([3, 1], torch.device("cpu")).tolist() == [3, 1]
-    assert device.indices_on([], torch.device("cpu")).shape == (0,)
+    assert nonblocking.indices_on((0, 1, 2), torch.device("cpu")).tolist() == [0, 1, 2]
+    assert nonblocking.indices_on([3, 1], torch.device("cpu")).tolist() == [3, 1]
+    assert nonblocking.indices_on([], torch.device("cpu")).shape == (0,)

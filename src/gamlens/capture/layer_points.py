@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gamlens.capture.device import indices_on
+from gamlens.capture.nonblocking import indices_on
 from gamlens.errors import GamlensError
 
 INPUT = "input"

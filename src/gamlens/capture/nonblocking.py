@@ -22,60 +22,73 @@ Arrival = Callable[[], list[Tensor]]
 HOST = "cpu"  # the kind of device whose values can be read without waiting
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Check:
     """One question about a result.
 
-    `bad` computes a boolean on the device when somebody asks. `say` makes the message. `fatal` says whether a bad
-    answer is an error or a warning.
+    Attributes:
+        bad: Computes a boolean on the device when somebody asks.
+        say: Makes the message.
+        fatal: Whether a bad answer is an error, which is raised whenever the result is read, or a warning, which is
+            given once.
+        answer: The answer, once it has come to the host.
     """
 
     bad: Callable[[], Tensor]
     say: Callable[[], str]
     fatal: bool = True
+    answer: bool | None = None
 
     def tell(self) -> None:
-        """Raise the error, or give the warning."""
-        if self.fatal:
+        """Raise the error, or give the warning, if the answer is bad."""
+        if self.answer and self.fatal:
             raise GamlensError(self.say())
-        warn(self.say())
+        if self.answer:
+            self.answer = False
+            warn(self.say())
 
 
 @dataclass(frozen=True, eq=False)
 class Checks:
-    """The checks of a result that still wait for their answers, and one way to resolve all of them."""
+    """The checks that travel with a result. Several results may share some: each check is answered once for all."""
 
-    waiting: tuple[Check, ...] = ()
+    items: tuple[Check, ...] = ()
 
-    def ask(self, check: Check, device: torch.device) -> Checks:
-        """These checks and one more, which is answered at once where the values are on the CPU."""
+    def with_check(self, check: Check, device: torch.device) -> Checks:
+        """These checks and one more. On the CPU it is answered at once, and only a bad one would be kept."""
         if device.type != HOST:
-            return Checks((*self.waiting, check))
+            return Checks((*self.items, check))
         if bool(check.bad()):
+            check.answer = True
             check.tell()
         return self
 
     def __add__(self, other: Checks) -> Checks:
-        return Checks(self.waiting + other.waiting) if other.waiting else self
+        return Checks(self.items + other.items) if other.items else self
 
     def __len__(self) -> int:
-        return len(self.waiting)
+        return len(self.items)
 
-    def answers(self) -> Tensor:
-        """What each check finds, still on the device: (N,) of bool."""
-        return torch.stack([check.bad() for check in self.waiting])
-
-    def tell(self, answers: Tensor) -> None:
-        """Say what is wrong, given the answers (N,) on the host. Errors come before warnings."""
-        pairs = zip(self.waiting, answers.tolist(), strict=True)
-        for check, bad in sorted(pairs, key=lambda pair: not pair[0].fatal):
-            if bad:
-                check.tell()
+    def open(self) -> list[Check]:
+        """The checks without an answer."""
+        return [check for check in self.items if check.answer is None]
 
     def resolve(self) -> None:
         """Answer all checks with one wait for the device, and say what is wrong."""
-        if self.waiting:
-            self.tell(self.answers())
+        waiting = self.open()
+        self.tell(waiting, answers_of(waiting).tolist() if waiting else [])
+
+    def tell(self, asked: Sequence[Check], answers: Sequence[bool]) -> None:
+        """Say what is wrong, given the answers to the checks that were asked. Errors come before warnings."""
+        for check, answer in zip(asked, answers, strict=True):
+            check.answer = answer if check.answer is None else check.answer
+        for check in sorted(self.items, key=lambda check: not check.fatal):
+            check.tell()
+
+
+def answers_of(checks: Sequence[Check]) -> Tensor:
+    """What each check finds, still on the device: (N,) of bool."""
+    return torch.stack([check.bad() for check in checks])
 
 
 def finite(values: Mapping[str, Tensor], say: Callable[[str], str]) -> Check:
@@ -150,7 +163,7 @@ def _from_cuda(tensors: Sequence[Tensor]) -> Arrival:
 
     def arrive() -> list[Tensor]:
         done.synchronize()
-        return [own(room) for room in pinned]
+        return [unpinned_copy(room) for room in pinned]
 
     return arrive
 
@@ -163,6 +176,6 @@ def _pinned(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
-def own(tensor: Tensor) -> Tensor:
+def unpinned_copy(tensor: Tensor) -> Tensor:
     """A copy in ordinary memory, made by numpy: torch would take cores from the threads that decode images."""
     return torch.from_numpy(tensor.numpy().copy())
