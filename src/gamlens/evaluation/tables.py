@@ -17,16 +17,7 @@ from gamlens.evaluation.results import Columns, Run
 from gamlens.methods import METHODS
 from gamlens.metrics import Better, Difference, Interval
 
-BETTER: dict[str, Better] = {
-    "ADP": "down",
-    "PIC": "up",
-    "Insertion": "up",
-    "Deletion": "down",
-    "IoU": "up",
-    "MaxBoxAcc": "up",
-    "Pointing": "up",
-}
-
+BETTER: dict[str, Better] = {metric.title: metric.better for metric in metrics.METRICS.values()}
 CONFIDENCE_KINDS = ("logit", "probability")
 NEEDED = (
     "held_out", "iou", "pointing", "insertion", "deletion",
@@ -130,9 +121,9 @@ def _overlap(columns: Columns) -> list[Score]:
     best = metrics.best_threshold(grid[held] if some else grid)
     found = [Score("IoU", 100 * rest[:, best], float(metrics.THRESHOLDS[best]), left_out)]
     if "pointing" in columns:
-        accuracy = metrics.max_box_acc(rest)
-        share = metrics.box_hits(rest)[:, accuracy.index]
-        found.append(Score("MaxBoxAcc", 100 * share, float(metrics.THRESHOLDS[accuracy.index]), left_out))
+        hits = metrics.box_hits(rest)
+        best = metrics.best_threshold(hits)
+        found.append(Score("MaxBoxAcc", 100 * hits[:, best], float(metrics.THRESHOLDS[best]), left_out))
         found.append(Score("Pointing", 100 * torch.from_numpy(columns["pointing"])))
     return found
 
