@@ -94,8 +94,8 @@ def evaluate_run(
     }
     where = engine or Engine()
     with RunFolder(place, about, suffix=".parquet", fresh=fresh) as folder:
-        if folder.is_done:
-            return {**folder.summary(), "measured": 0}
+        if (known := folder.summary()) is not None:
+            return {**known, "measured": 0}
         written = folder.written()
         already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
         seen, errors = already, results.errors_in(folder)
@@ -105,6 +105,6 @@ def evaluate_run(
         for done in where.run(job, items, folder):
             seen, errors = seen + done.items, errors + done.errors
             status(seen, errors)
-        total = results.errors_in(folder)
-        folder.finish({"items": len(items), "errors": total, "resumed_at": already})
-        return {**folder.summary(), "measured": len(items) - already}
+        summary = {"items": len(items), "errors": results.errors_in(folder), "resumed_at": already}
+        folder.finish(summary)
+        return {**summary, "measured": len(items) - already}

@@ -11,14 +11,13 @@ import numpy as np
 from PIL import Image
 
 from gamlens import render
-from gamlens.evaluation.table_files import TextTable, comma_separated, markdown, write_files
+from gamlens.evaluation.table_files import TextTable, write_files
 from gamlens.metrics import SIMILARITIES
 from gamlens.sanity.compared_maps import title
 from gamlens.sanity.data_randomisation import DIGIT_MEAN, DIGIT_STD, Trial, passes, summary
 from gamlens.sanity.parameter_files import in_words
 
-NETWORKS = ("true", "true, another seed", "random")
-SHORT = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}
+NETWORKS = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}  # and their short names
 DIGIT_SIDE = 168
 
 
@@ -71,10 +70,10 @@ def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
     ]
     labels = ["digit"]
     for method in names:
-        for network in NETWORKS:
+        for network, short in NETWORKS.items():
             maps = trial.maps[network][method]
             rows.append(tuple(render.Panel(_large(maps[i].numpy(), "ember")) for i in range(digits)))
-            labels.append(f"{title(method)}: {SHORT[network]}")
+            labels.append(f"{title(method)}: {short}")
     return render.draw(
         render.Grid(tuple(rows), labels=tuple(labels), title=f"LeNet-5, seed {trial.seed}"), cell=DIGIT_SIDE
     )
@@ -83,10 +82,8 @@ def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
 def write(trials: Sequence[Trial], folder: Path, about: Mapping[str, Any]) -> list[Path]:
     """sanity.json, table.md, accuracy.csv, table.csv and maps.png; returns the files."""
     tables = {"accuracy.csv": accuracy_table(trials), "table.csv": similarity_table(trials)}
-    texts = {name: comma_separated(*table) for name, table in tables.items()}
-    texts["table.md"] = "\n".join(markdown(*table) for table in tables.values())
-    texts["sanity.json"] = json.dumps(summary(trials, about), indent=2)
-    return write_files(folder, texts, {"maps.png": sheet(trials[0])})
+    texts = {"sanity.json": json.dumps(summary(trials, about), indent=2)}
+    return write_files(folder, texts, {"maps.png": sheet(trials[0])}, tables)
 
 
 def _large(values: np.ndarray[Any, Any], cmap: str) -> Image.Image:
