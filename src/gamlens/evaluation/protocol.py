@@ -57,10 +57,8 @@ class Protocol:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise GamlensError(
-                    f"{name}={getattr(self, name)!r} is no choice: {near(str(getattr(self, name)), choices)}"
-                )
+            if (value := getattr(self, name)) not in choices:
+                raise GamlensError(f"{name}={value!r} is no choice: {near(str(value), choices)}")
         for method in self.methods:
             if methods.find(method).kind == "input":
                 raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods such as gam or grad_cam.")
