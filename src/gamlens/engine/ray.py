@@ -14,8 +14,10 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
+from gamlens.data.reading import import_extra
 from gamlens.engine.jobs import Done, Job, count_errors, pieces
 from gamlens.engine.run_folder import RunFolder, part_name
 from gamlens.engine.store import Store
@@ -88,32 +90,24 @@ class _Actor:
 
 def _ray() -> Any:
     os.environ.update({name: os.environ.get(name, value) for name, value in RAY_SETTINGS.items()})
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise GamlensError("The engine ray needs Ray: pip install 'gamlens[cluster]'.") from error
+    import_extra("ray.data", "The engine ray", extra="cluster")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    return ray
+    return import_module("ray")
 
 
 def _connect(ray: Any, address: str | None) -> bool:
     """Join the cluster at `address`, or start one on loopback; True where it is ours to stop."""
     if ray.is_initialized():
         return False
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
-    if address is not None:
-        options["address"] = address
-    else:
-        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    cluster = own if address is None else {"address": address}
     try:
         with _without(SAYS_SO):
-            ray.init(**options)
+            ray.init(log_to_driver=False, logging_level="error", configure_logging=True, **cluster)
     except Exception as error:
         where = f"at {address!r}" if address else "on this machine"
         raise GamlensError(f"There is no Ray cluster {where}: {str(error).splitlines()[0]}") from error
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    ray.data.DataContext.get_current().enable_progress_bars = False
     return True
 
 

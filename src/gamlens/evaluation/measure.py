@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; c
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
 MapColumns = dict[MapKey, dict[str, list[Any]]]  # what was measured of each map: columns of one value per item
 UNCHANGED = "ones"
-Explained = TypeVar("Explained")
 
 
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
@@ -182,10 +181,10 @@ def _similarity_rows(
     return rows
 
 
-def _explained(explain: Callable[[str, int, Fusion], Explained], protocol: Protocol) -> dict[MapKey, Explained]:
+def _explained(explain: Callable[[str, int, Fusion], Any], protocol: Protocol) -> dict[MapKey, Any]:
     """Every method, n and fusion of the protocol; at n = 1 all fusions are the same."""
     fusions = protocol.fusions or ("mean",)
-    found: dict[MapKey, Explained] = {}
+    found: dict[MapKey, Any] = {}
     for method in protocol.methods:
         for n in protocol.n:
             for how in fusions:

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 
 from gamlens.data import Dataset
+from gamlens.data.reading import import_extra
 from gamlens.engine import ResultRow, RunFolder
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import Protocol
@@ -186,9 +188,5 @@ def _command() -> str:
 
 
 def _arrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise GamlensError("Results are Parquet files, which need pyarrow: pip install 'gamlens[eval]'.") from error
-    return pyarrow
+    import_extra("pyarrow.parquet", "A run, whose results are Parquet files,")
+    return import_module("pyarrow")
