@@ -27,14 +27,14 @@ from gamlens.engine import Job, RunFolder, run_local
 from gamlens.evaluation import results
 from gamlens.evaluation.masked import IMAGES_AT_ONCE
 from gamlens.evaluation.protocol import Protocol, Unit, units
-from gamlens.evaluation.runs import MakeMeasurer, evaluate_run
+from gamlens.evaluation.runs import evaluate_run, make_measurer
 
 METHODS, N = ("gam", "grad_cam_pp", "grad_cam"), (1, 2)
 
 
 def evaluated(lens: Lens, items: list[Unit], protocol: Protocol, batch: int, place: Path) -> float:
     """Seconds of a run of these items, decoding and writing included."""
-    job = Job(MakeMeasurer(lambda: lens, protocol), results.encode, 4 * batch, batch)
+    job = Job(lambda: make_measurer(lambda: lens, protocol), results.encode, 4 * batch, batch)
     start = time.perf_counter()
     with RunFolder(place, {"what": protocol.kind}, suffix=".parquet", fresh=True) as folder:
         list(run_local(job, items, folder))

@@ -90,7 +90,7 @@ def differences(a: Tensor, b: Tensor) -> dict[str, Tensor]:
     apart = (a - b).abs().flatten(1)
     boxes = [locate.boxes(maps, threshold=THRESHOLD) for maps in (a, b)]
     return {
-        "spearman": metrics.spearman(a, b),
+        "spearman": metrics.pearson(metrics.ranks(a), metrics.ranks(b)),
         "largest": apart.amax(dim=1),
         "mean": apart.mean(dim=1),
         "iou": metrics.box_iou(boxes[1], list(boxes[0][:, None])),

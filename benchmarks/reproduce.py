@@ -137,7 +137,7 @@ def views(options: Any) -> list[dict[str, Any]]:
 
 def _line(cell: tables.Cell, reference: float | None, protocol: str) -> dict[str, Any]:
     return {
-        "task": cell.task, "subset": cell.subset, "protocol": protocol, "metric": cell.metric, "method": cell.method,
+        "task": cell.setting.task, "subset": cell.setting.subset, "protocol": protocol, "metric": cell.metric, "method": cell.method,
         "n": cell.n, "ours": round(cell.value.mean, 2), "low": round(cell.value.low, 2), "high": round(cell.value.high, 2),
         "threshold": cell.threshold, "reference": reference, "paper": cell.paper, "items": cell.value.n,
     }  # fmt: skip

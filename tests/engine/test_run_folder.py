@@ -45,7 +45,7 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
         done = list(run_local(JOB, ITEMS, folder, workers=2))
         assert [(d.chunk, d.items, d.errors) for d in done] == [(0, 4, 1), (1, 4, 0), (2, 4, 0), (3, 4, 0), (4, 2, 0)]
         assert [row["item"] for row in rows(folder)] == ITEMS
-        assert not folder.is_done
+        assert folder.summary() is None
         with pytest.raises(GamlensError, match=r"not finished: 5 of 5 parts"):
             RunFolder.finished(tmp_path / "run", make="it")
         folder.finish({"items": 18})

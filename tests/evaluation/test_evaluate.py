@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from run_files import write_run
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform, metrics
@@ -132,7 +133,7 @@ def test_small_objects_and_bad_choices(root: Path) -> None:
 
 def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) -> None:
     run = measured(lens, root, Protocol("localization", methods=("gam", "grad_cam"), n=(1, 2)))
-    results.write(tmp_path / "run", run.about, run.rows)
+    write_run(tmp_path / "run", run.about, run.rows)
     again = results.read(tmp_path / "run")
     assert again.about["protocol"]["methods"] == ["gam", "grad_cam"]
     assert again.about["fingerprint"] == run.about["fingerprint"]

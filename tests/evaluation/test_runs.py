@@ -24,7 +24,7 @@ from gamlens.data import Manifest, align, align_manifest, load, pairs, small
 from gamlens.engine import RunFolder
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.protocol import Protocol, units, variant
-from gamlens.evaluation.runs import MakeMeasurer, evaluate_run
+from gamlens.evaluation.runs import evaluate_run, make_measurer
 from gamlens.evaluation.table_files import latex
 from gamlens.report import classified_files as files
 
@@ -188,7 +188,7 @@ def test_resuming_counts_earlier_errors_and_is_not_stricter(
     assert told == [(4, 1), (6, 3), (8, 5)]
     assert len(made.errors) == 5
     with pytest.raises(GamlensError, match="this one fails"):
-        MakeMeasurer(lens, ONE)().work(MakeMeasurer(lens, ONE)().load(units(load("table", root / "items.csv"), ONE)))
+        make_measurer(lens, ONE).work(make_measurer(lens, ONE).load(units(load("table", root / "items.csv"), ONE)))
 
 
 def stopped(root: Path, place: Path) -> dict[str, bytes]:

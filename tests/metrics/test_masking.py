@@ -7,7 +7,7 @@ import torch
 import torchvision
 
 from gamlens.errors import GamlensError
-from gamlens.metrics import CONTROLS, blank, centre, centre_prior, explain_mask, ones
+from gamlens.metrics import CONTROLS, centre, centre_prior, explain_mask
 
 MEAN, STD = (0.5, 0.4, 0.2), (0.25, 0.2, 0.1)
 
@@ -36,13 +36,13 @@ def test_black_is_the_default_and_equals_torchvision():
 def test_ones_show_the_image_whatever_the_fill(fill):
     raw = images()
     expected = torchvision.transforms.functional.normalize(raw, list(MEAN), list(STD))
-    assert torch.equal(explain_mask(raw, ones(2, 4, 5), mean=MEAN, std=STD, fill=fill), expected)
+    assert torch.equal(explain_mask(raw, torch.ones(2, 4, 5), mean=MEAN, std=STD, fill=fill), expected)
 
 
 def test_blank_shows_black_or_the_mean_colour():
-    black = explain_mask(images(), blank(2, 4, 5), mean=MEAN, std=STD, fill="black")
+    black = explain_mask(images(), torch.zeros(2, 4, 5), mean=MEAN, std=STD, fill="black")
     torch.testing.assert_close(black[0, :, 0, 0], torch.tensor([-2.0, -2.0, -2.0]))
-    assert (explain_mask(images(), blank(2, 4, 5), mean=MEAN, std=STD, fill="mean") == 0).all()
+    assert (explain_mask(images(), torch.zeros(2, 4, 5), mean=MEAN, std=STD, fill="mean") == 0).all()
 
 
 def test_bool_maps_no_item_and_input_left_alone():
@@ -52,7 +52,7 @@ def test_bool_maps_no_item_and_input_left_alone():
     assert torch.equal(hidden, explain_mask(raw, mask.float(), mean=MEAN, std=STD, fill="mean"))
     assert torch.equal(raw, copies[0])
     assert torch.equal(mask, copies[1])
-    assert explain_mask(images(0), ones(0, 4, 5), mean=MEAN, std=STD).shape == (0, 3, 4, 5)
+    assert explain_mask(images(0), torch.ones(0, 4, 5), mean=MEAN, std=STD).shape == (0, 3, 4, 5)
 
 
 def test_centre_prior_by_hand():

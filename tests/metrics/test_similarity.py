@@ -27,15 +27,17 @@ def test_ssim_equals_scikit_image():
 
 def test_spearman_equals_scipy():
     expected = [spearmanr(a.flatten(), b.flatten()).statistic for a, b in zip(A, B, strict=True)]
-    torch.testing.assert_close(metrics.spearman(A, B), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        similarity("spearman", A, B), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-10
+    )
 
 
 def test_spearman_by_hand():
     # ranks 1 2 3 4 and 2 1 4 3: 1 - 6 * 4 / (4 * 15) = 0.6; with the tie 1.5 1.5 3 4 the rule is Pearson of ranks
     a, b = torch.tensor([[[0.1, 0.2], [0.3, 0.4]]]), torch.tensor([[[0.2, 0.1], [0.4, 0.3]]])
-    assert metrics.spearman(a, b).item() == pytest.approx(0.6)
+    assert similarity("spearman", a, b).item() == pytest.approx(0.6)
     tied = torch.tensor([[[0.1, 0.1], [0.3, 0.4]]])
-    assert metrics.spearman(a, tied).item() == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
+    assert similarity("spearman", a, tied).item() == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
 
 
 def test_hog_uses_sixteen_pixels_of_224_and_four_of_28():
@@ -55,14 +57,16 @@ def test_a_map_is_like_itself_most_and_sides_swap(name):
 
 def test_a_flat_map_has_no_correlation():
     flat = torch.zeros(3, 40, 52)
-    assert metrics.spearman(A, flat).isnan().all()
-    assert metrics.hog_pearson(A, flat).isnan().all()
+    assert similarity("spearman", A, flat).isnan().all()
+    assert similarity("hog", A, flat).isnan().all()
 
 
 def test_errors():
     with pytest.raises(GamlensError, match="at one size"):
         metrics.ssim(A, A[:, :-1])
+    with pytest.raises(GamlensError, match="at one size"):
+        similarity("spearman", A, A[:, :-1])
     with pytest.raises(GamlensError, match="7 pixels"):
         metrics.ssim(A[:, :5], A[:, :5])
     with pytest.raises(GamlensError, match="12 pixels"):
-        metrics.hog_pearson(A[:, :9], A[:, :9])
+        similarity("hog", A[:, :9], A[:, :9])

@@ -14,6 +14,7 @@ import nets
 import numpy as np
 import pytest
 from PIL import Image
+from run_files import write_run
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform, metrics, render
@@ -229,7 +230,7 @@ def test_five_thousand_items_are_a_small_file(lens: Lens, tmp_path: Path) -> Non
         lines.append(f"{item:05d}.jpg,{item % 10},5,5,{50 + item // 10},{50 + item // 15}")
     (tmp_path / "items.csv").write_text("\n".join(lines))
     made = synthetic(items, str(tmp_path / "items.csv"))
-    results.write(tmp_path / "run", made.about, made.rows)
+    write_run(tmp_path / "run", made.about, made.rows)
     page = report.page([("run", results.read(tmp_path / "run"))], report.ReportOptions(lens=lens, count=8))
     text = render.write(page, tmp_path / "report.html").read_text()
     assert 2_000_000 < (tmp_path / "report.html").stat().st_size < 20_000_000
@@ -239,7 +240,7 @@ def test_five_thousand_items_are_a_small_file(lens: Lens, tmp_path: Path) -> Non
 
 
 def test_the_command(run: results.Run, tmp_path: Path) -> None:
-    results.write(tmp_path / "loc", run.about, run.rows)
+    write_run(tmp_path / "loc", run.about, run.rows)
     out = tmp_path / "report.html"
     outcome = CliRunner().invoke(app, ["report", str(tmp_path / "loc"), "--out", str(out), "--cases", "1"])
     assert outcome.exit_code == 0, outcome.stderr

@@ -199,9 +199,9 @@ def _show(found: list[tables.Cell]) -> None:
 
 
 def _where(found: tables.Cell | tables.Contest) -> str:
-    small = "" if found.subset == "all" else f", the smallest {found.subset} %"
-    chosen = f"; {found.variant}" if found.variant else ""
-    return f"{found.model} on {found.data}{small}, {found.task}{chosen}"
+    of = found.setting
+    small = "" if of.subset == "all" else f", the smallest {of.subset} %"
+    return f"{of.model} on {of.data}{small}, {of.task}{f'; {of.variant}' if of.variant else ''}"
 
 
 def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

@@ -1,10 +1,13 @@
-"""What a run does with its items, wherever it happens."""
+"""What a run does with its items, wherever it happens; and how it happens in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from gamlens.engine.run_folder import RunFolder
+from gamlens.streaming.prefetch import prefetch
 
 ResultRow = dict[str, Any]  # one line of a run's results; `error` says why an item failed
 
@@ -31,6 +34,11 @@ class Job:
     chunk: int
     batch: int
 
+    def unwritten(self, items: Sequence[Any], folder: RunFolder) -> dict[int, Sequence[Any]]:
+        """The chunks that are still to be done, by number."""
+        written = folder.written()
+        return {number: part for number, part in enumerate(pieces(items, self.chunk)) if number not in written}
+
 
 @dataclass(frozen=True)
 class Done:
@@ -49,3 +57,25 @@ def pieces(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
 def count_errors(rows: Sequence[ResultRow]) -> int:
     """How many items failed."""
     return sum(1 for row in rows if row.get("error"))
+
+
+def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int | None = None) -> Iterator[Done]:
+    """Work on the chunks that are not written yet, in this process; yields each one as soon as it is written.
+
+    `workers` threads decode beside the model, about that many batches ahead: what waits is bounded, however many items
+    there are.
+    """
+    chunks = job.unwritten(items, folder)
+    if not chunks:
+        return
+    worker = job.make()
+    batches = ((number, batch) for number, chunk in chunks.items() for batch in pieces(chunk, job.batch))
+    rows: list[ResultRow] = []
+    worked = 0
+    for (number, batch), loaded in prefetch(lambda step: worker.load(step[1]), batches, workers=workers):
+        rows += worker.work(loaded)
+        worked += len(batch)
+        if worked == len(chunks[number]):
+            folder.write(number, job.encode(rows))
+            yield Done(number, worked, count_errors(rows))
+            rows, worked = [], 0

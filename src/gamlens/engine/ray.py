@@ -14,9 +14,11 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
-from gamlens.engine.jobs import Done, Job, ResultRow, count_errors, pieces
+from gamlens.data.reading import import_extra
+from gamlens.engine.jobs import Done, Job, count_errors, pieces
 from gamlens.engine.run_folder import RunFolder, part_name
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
@@ -40,20 +42,20 @@ def run_ray(
     Without `address` a cluster is started on this machine and stopped again. `stall`: seconds without a finished
     chunk after which the run gives up and says what the cluster has.
     """
-    chunks = pieces(items, job.chunk)
-    todo = sorted(set(range(len(chunks))) - folder.written())
+    todo = job.unwritten(items, folder)
     if not todo:
         return
     ray = _ray()
     started = _connect(ray, address)
     try:
         count, share = _shares(ray, workers, len(todo))
-        rows = [{"chunk": number, "items": pickle.dumps(list(chunks[number]))} for number in todo]
-        data = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        rows = [{"chunk": number, "items": pickle.dumps(list(chunk))} for number, chunk in todo.items()]
+        local = folder.store.local
+        place = folder.store.place if local is None else str(local.absolute())  # workers start in other directories
+        data = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
             _Actor,
-            fn_constructor_args=(job, _everywhere(folder.store), folder.suffix),
+            fn_constructor_args=(job, place, folder.suffix),
             compute=ray.data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=2),
-            batch_size=1,
             **share,
         )
         seen: set[int] = set()
@@ -62,8 +64,7 @@ def run_ray(
             if row["chunk"] not in seen:
                 seen.add(row["chunk"])
                 yield Done(int(row["chunk"]), int(row["items"]), int(row["errors"]))
-        missing = set(todo) - folder.written()
-        if missing:
+        if missing := job.unwritten(items, folder):
             raise GamlensError(
                 f"{len(missing)} of {len(todo)} chunks are not in {folder.store.place!r}: every machine of the cluster "
                 "must see that folder (a shared disk, or s3://...). What is there is kept."
@@ -73,11 +74,6 @@ def run_ray(
             ray.shutdown()
 
 
-def _everywhere(store: Store) -> str:
-    """The place as any process finds it, whatever its working directory."""
-    return store.place if store.local is None else str(store.local.absolute())
-
-
 class _Actor:
     """One model in one process of the cluster."""
 
@@ -85,47 +81,33 @@ class _Actor:
         self.job, self.store, self.suffix = job, Store(place), suffix
         self.worker = job.make()
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, list[int]] = {"chunk": [], "items": [], "errors": []}
-        for number, packed in zip(batch["chunk"], batch["items"], strict=True):
-            items = pickle.loads(packed)
-            rows: list[ResultRow] = []
-            for part in pieces(items, self.job.batch):
-                rows += self.worker.work(self.worker.load(part))
-            self.store.write(part_name(int(number), self.suffix), self.job.encode(rows))
-            for name, value in (("chunk", int(number)), ("items", len(items)), ("errors", count_errors(rows))):
-                found[name].append(value)
-        return found
+    def __call__(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        items = pickle.loads(chunk["items"])
+        rows = [row for part in pieces(items, self.job.batch) for row in self.worker.work(self.worker.load(part))]
+        self.store.write(part_name(chunk["chunk"], self.suffix), self.job.encode(rows))
+        return {"chunk": chunk["chunk"], "items": len(items), "errors": count_errors(rows)}
 
 
 def _ray() -> Any:
     os.environ.update({name: os.environ.get(name, value) for name, value in RAY_SETTINGS.items()})
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise GamlensError("The engine ray needs Ray: pip install 'gamlens[cluster]'.") from error
+    import_extra("ray.data", "The engine ray", extra="cluster")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    return ray
+    return import_module("ray")
 
 
 def _connect(ray: Any, address: str | None) -> bool:
     """Join the cluster at `address`, or start one on loopback; True where it is ours to stop."""
     if ray.is_initialized():
         return False
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
-    if address is not None:
-        options["address"] = address
-    else:
-        options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    cluster = own if address is None else {"address": address}
     try:
         with _without(SAYS_SO):
-            ray.init(**options)
+            ray.init(log_to_driver=False, logging_level="error", configure_logging=True, **cluster)
     except Exception as error:
         where = f"at {address!r}" if address else "on this machine"
         raise GamlensError(f"There is no Ray cluster {where}: {str(error).splitlines()[0]}") from error
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    ray.data.DataContext.get_current().enable_progress_bars = False
     return True
 
 

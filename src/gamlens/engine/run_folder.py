@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from gamlens.engine.store import Store
@@ -37,20 +36,15 @@ class RunFolder:
     def finished(cls, place: str | Path, *, make: str) -> RunFolder:
         """A run that is whole, to read from; anything else is an error."""
         store = Store(place)
-        about, done = _json(store, RUN), _json(store, DONE)
+        about, parts = _json(store, RUN), store.names(PARTS_FOLDER)
         if about is None:
             raise GamlensError(f"{str(place)!r} is not a run: {RUN} is missing. Make one: {make}.")
-        if done is None:
-            count = len(store.names(PARTS_FOLDER))
+        if _json(store, DONE) is None:
             raise GamlensError(
-                f"The run in {str(place)!r} is not finished: {count} of {about.get('chunks', '?')} parts are there. "
-                "Give the command that made it again: it goes on where it was."
+                f"The run in {str(place)!r} is not finished: {len(parts)} of {about.get('chunks', '?')} parts are "
+                "there. Give the command that made it again: it goes on where it was."
             )
-        return cls(place, about, suffix=Path(store.names(PARTS_FOLDER)[0]).suffix if store.names(PARTS_FOLDER) else "")
-
-    @property
-    def is_done(self) -> bool:
-        return _json(self.store, DONE) is not None
+        return cls(place, about, suffix=Path(parts[0]).suffix if parts else "")
 
     def __enter__(self) -> RunFolder:
         self._take_lock()
@@ -78,9 +72,7 @@ class RunFolder:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._free_lock()
 
     def written(self) -> set[int]:
@@ -105,9 +97,9 @@ class RunFolder:
             if contents is not None:
                 yield contents
 
-    def summary(self) -> dict[str, Any]:
-        """What `finish` wrote; empty where the run is not done."""
-        return _json(self.store, DONE) or {}
+    def summary(self) -> dict[str, Any] | None:
+        """What `finish` wrote; None where the run is not done."""
+        return _json(self.store, DONE)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.store.write(DONE, json.dumps(dict(summary), indent=2).encode())

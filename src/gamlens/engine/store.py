@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError
 from gamlens.files import PART, write_whole
 
@@ -91,12 +92,9 @@ class Store:
 
 
 def _remote(place: str) -> tuple[Any, str]:
+    systems = import_extra("pyarrow.fs", repr(place))
     try:
-        from pyarrow.fs import FileSystem
-    except ImportError as error:
-        raise GamlensError(f"{place!r} needs pyarrow: pip install 'gamlens[eval]'.") from error
-    try:
-        files, root = FileSystem.from_uri(place)
+        files, root = systems.FileSystem.from_uri(place)
     except Exception as error:
         raise GamlensError(f"Cannot open {place!r}: {type(error).__name__}: {error}") from error
     return files, str(root)

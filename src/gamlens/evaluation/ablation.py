@@ -16,12 +16,7 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.measure import MapKey
 from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol
 from gamlens.evaluation.results import collect
-from gamlens.evaluation.table_files import (
-    TextTable,
-    comma_separated,
-    markdown,
-    write_files,
-)
+from gamlens.evaluation.table_files import TextTable, draw_charts, write_files
 from gamlens.evaluation.tables import BETTER, Cell, cells, check_confidence, shown
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
@@ -94,37 +89,32 @@ def table_of(found: AblationCells, plan: Plan, measure: str) -> TextTable:
 def curves(found: AblationCells, plan: Plan) -> Image.Image:
     """One plot per measure and fusion: a curve per method against n, the centre prior as a dashed level."""
     numbers = sorted({n for _, n, name in found if name != CONTROL})
-    rows: list[tuple[render.Panel, ...]] = []
-    lines: list[render.Series] = []
+    steps = tuple(f"n = {n}" for n in numbers)
+    rows: dict[str, list[render.Chart]] = {}
     for measure in MEASURES:
         means = {key: own[measure].value.mean for key, own in found.items()}
         prior = means["centre", 0, CONTROL]
         values = [prior, *(mean for (_, n, _), mean in means.items() if n > 0)]
-        panels = []
+        label = f"{measure} %, {'higher' if BETTER[measure] == 'up' else 'lower'} is better"
         for name in plan.fusions:
             lines = [
                 render.Series.over_names(METHODS[method].title, [means[method, n, name] for n in numbers], tone=tone)
                 for tone, method in enumerate(plan.methods, start=1)
             ]
             lines.append(render.Series.over_names("centre prior (control)", [prior], "level", tone=0))
-            steps, span = tuple(f"n = {n}" for n in numbers), (min(values), max(values))
-            chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=span)
-            panels.append(render.Panel(render.draw_chart(chart)))
-        rows.append(tuple(panels))
-    labels = (f"{name} %, {'higher' if BETTER[name] == 'up' else 'lower'} is better" for name in MEASURES)
-    return render.draw(render.Grid(tuple(rows), plan.fusions, tuple(labels), keys=tuple(lines)), cell=320)
+            chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=(min(values), max(values)))
+            rows.setdefault(label, []).append(chart)
+    return draw_charts(rows, plan.fusions, cell=320)
 
 
 def write(found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, Any]) -> list[Path]:
     """ablation.json, table.md, one CSV per measure and ablation.png; returns the files."""
-    tables = {measure: table_of(found, plan, measure) for measure in MEASURES}
-    texts = {f"{measure.lower()}.csv": comma_separated(*made) for measure, made in tables.items()}
-    texts["table.md"] = "\n".join(markdown(*made) for made in tables.values())
+    tables = {f"{measure.lower()}.csv": table_of(found, plan, measure) for measure in MEASURES}
     records = [
         {"method": method, "n": n, "fuse": name, "measure": measure, "mean": cell.value.mean, "low": cell.value.low,
          "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out}
         for (method, n, name), own in found.items() for measure, cell in own.items()
     ]  # fmt: skip
     described = {**about, "plan": vars(plan), "cells": records}
-    texts["ablation.json"] = json.dumps(described, indent=1, ensure_ascii=False)
-    return write_files(folder, texts, {"ablation.png": curves(found, plan)})
+    texts = {"ablation.json": json.dumps(described, indent=1, ensure_ascii=False)}
+    return write_files(folder, texts, {"ablation.png": curves(found, plan)}, tables)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gamlens.data import Sample
 from gamlens.engine import ResultRow
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, attempt
 from gamlens.evaluation.protocol import Protocol, Unit
 from gamlens.inputs.batch import ModelInput, Views, join, part, prepare
 from gamlens.inputs.frame import Frame
@@ -35,30 +35,12 @@ class Ready:
 def ready(chunk: Sequence[Unit], transform: Transform | ExternalTransform, protocol: Protocol) -> Ready:
     """Decode, transform and bring the ground truth along; what is wrong with an item becomes its error row."""
     views = Views.parse(protocol.views)
-    good, errors = [], []
-    opened: list[tuple[ModelInput, ...]] = []
-    truths: list[tuple[Any, ...]] = []
-    for unit in chunk:
-        try:
-            if unit.problem:
-                raise GamlensError(unit.problem)
-            sides = tuple(_prepared(sample, transform, views) for sample in unit.samples)
-            truth = tuple(
-                _truth(sample, unit.label, side.frames[0], protocol.kind)
-                for sample, side in zip(unit.samples, sides, strict=True)
-            )
-        except GamlensError as error:
-            errors.append(error_row(unit, str(error)))
-            continue
-        good.append(unit)
-        opened.append(sides)
-        truths.append(truth)
-    return Ready(
-        tuple(good),
-        tuple(join(side) for side in zip(*opened, strict=True)),
-        tuple(zip(*truths, strict=True)),
-        tuple(errors),
-    )
+    found = [(unit, attempt(_opened, unit, transform, views, protocol.kind)) for unit in chunk]
+    good = [(unit, own) for unit, own in found if not isinstance(own, GamlensError)]
+    errors = tuple(error_row(unit, str(own)) for unit, own in found if isinstance(own, GamlensError))
+    sides = [tuple(zip(*side, strict=True)) for side in zip(*(own for _, own in good), strict=True)]
+    inputs, truths = tuple(join(inputs) for inputs, _ in sides), tuple(truths for _, truths in sides)
+    return Ready(tuple(unit for unit, _ in good), inputs, truths, errors)
 
 
 def split(batch: Ready) -> list[Ready]:
@@ -78,8 +60,15 @@ def error_row(unit: Unit, reason: str) -> ResultRow:
     return {**head(unit), "held_out": unit.held_out[0], "method": "", "n": 0, "side": "", "error": reason}
 
 
-def _prepared(sample: Sample, transform: Transform | ExternalTransform, views: Views) -> ModelInput:
-    return prepare(Picture(sample.name, path=sample.image), transform, views)
+def _opened(
+    unit: Unit, transform: Transform | ExternalTransform, views: Views, kind: str
+) -> list[tuple[ModelInput, Any]]:
+    """For each image of an item the prepared input and the ground truth."""
+    if unit.problem:
+        raise GamlensError(unit.problem)
+    sides = [prepare(Picture(sample.name, path=sample.image), transform, views) for sample in unit.samples]
+    truths = (_truth(s, unit.label, side.frames[0], kind) for s, side in zip(unit.samples, sides, strict=True))
+    return list(zip(sides, truths, strict=True))
 
 
 def _truth(sample: Sample, label: int, frame: Frame, kind: str) -> Any:

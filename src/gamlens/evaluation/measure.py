@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from gamlens import boxes as locate
 from gamlens import metrics, scores
 from gamlens.engine import ResultRow, pieces
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.errors import GamlensError, GamlensWarning, attempt
 from gamlens.evaluation import masked
 from gamlens.evaluation.batches import Ready, error_row, head, ready, split
 from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
@@ -28,9 +28,8 @@ from gamlens.lens import Lens
 
 MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
-MapColumns = dict[MapKey, list[dict[str, Any]]]  # what was measured of each map, one entry per item
+MapColumns = dict[MapKey, dict[str, list[Any]]]  # what was measured of each map: columns of one value per item
 UNCHANGED = "ones"
-Explained = TypeVar("Explained")
 
 
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
@@ -63,27 +62,20 @@ class Measurer:
 
 def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = False) -> list[ResultRow]:
     """The rows of a batch. Where it fails, its items are tried one by one; `strict` raises if all of them fail."""
-    rows = list(batch.errors)
     if not batch.units:
-        return rows
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GamlensWarning)
-        try:
-            return rows + _measured(lens, batch, protocol)
-        except GamlensError as error:
-            failed = [error_row(batch.units[0], str(error))] if len(batch.units) == 1 else []
-            for single in split(batch) if len(batch.units) > 1 else []:
-                try:
-                    rows += _measured(lens, single, protocol)
-                except GamlensError as own:
-                    failed.append(error_row(single.units[0], str(own)))
-            if strict and len(failed) == len(batch.units):
-                raise
-            return rows + failed
-
-
-def _measured(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
-    return (_class_rows if protocol.task == "classification" else _pair_rows)(lens, batch, protocol)
+        return list(batch.errors)
+    make = _class_rows if protocol.task == "classification" else _pair_rows
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):
+        whole = attempt(make, lens, batch, protocol)
+        if not isinstance(whole, GamlensError):
+            return [*batch.errors, *whole]
+        single = [attempt(make, lens, one, protocol) for one in split(batch)] if len(batch.units) > 1 else [whole]
+    found = list(zip(batch.units, single, strict=True))
+    measured = [row for _, rows in found if not isinstance(rows, GamlensError) for row in rows]
+    if strict and not measured:
+        raise whole
+    failed = [error_row(unit, str(error)) for unit, error in found if isinstance(error, GamlensError)]
+    return [*batch.errors, *measured, *failed]
 
 
 def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
@@ -125,26 +117,23 @@ def _box_columns(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> Ma
     for key, values in maps.items():
         whole = protocol.box == "all"
         boxes = (metrics.boxes_at(values) if whole else locate.largest_boxes(values, metrics.THRESHOLDS)).cpu()
-        grid, hits = metrics.box_iou_grid(boxes, truths), metrics.pointing(values.cpu(), truths)
-        found[key] = [
-            {
-                "iou": grid[row].tolist(),
-                "pointing": float(hits[row]),
-                "area": areas[row],
-                "boxes": boxes[row].flatten().int().tolist(),
-                "truth": truths[row].flatten().tolist(),
-            }
-            for row in range(len(truths))
-        ]
+        grid, hits = metrics.box_iou(boxes, truths), metrics.pointing(values.cpu(), truths)
+        found[key] = {
+            "iou": grid.tolist(),
+            "pointing": hits.double().tolist(),
+            "area": areas,
+            "boxes": boxes.flatten(1).int().tolist(),
+            "truth": [own.flatten().tolist() for own in truths],
+        }
     return found
 
 
 def _mask_columns(batch: Ready, maps: Maps) -> MapColumns:
     truth, void = (torch.stack(part) for part in zip(*batch.truth[0], strict=True))
     areas = (truth & ~void).flatten(1).double().mean(dim=1).tolist()
-    grids = {key: metrics.mask_iou_grid(values.cpu(), truth, void).tolist() for key, values in maps.items()}
     return {
-        key: [{"iou": iou, "area": area} for iou, area in zip(grid, areas, strict=True)] for key, grid in grids.items()
+        key: {"iou": metrics.mask_iou_grid(values.cpu(), truth, void).tolist(), "area": areas}
+        for key, values in maps.items()
     }
 
 
@@ -162,7 +151,7 @@ def _confidence_columns(lens: Lens, batch: Ready, maps: Maps, output: Tensor, pr
         for name, whole in before.items():
             shown = whole[0] if key[0] == UNCHANGED else after[name][order[id(values)]]
             columns |= {f"before_{name}": whole[0], f"after_{name}": shown}
-        found[key] = [{name: float(column[row]) for name, column in columns.items()} for row in range(len(labels))]
+        found[key] = {name: column.tolist() for name, column in columns.items()}
     return found
 
 
@@ -186,16 +175,16 @@ def _similarity_rows(
             after = {"x": rule(x, whole["y"]), "y": rule(whole["x"], y)}
         for side, value in after.items():
             place = int(side == "y")
-            changes = zip(before.tolist(), (value if key in asked else before).tolist(), strict=True)
-            columns = {key: [{"before_similarity": was, "after_similarity": now} for was, now in changes]}
-            rows += _rows(batch, place, side, {key: sides["xy"[place]][key]}, [columns], protocol)
+            now = value if key in asked else before
+            columns = {"before_similarity": before.tolist(), "after_similarity": now.tolist()}
+            rows += _rows(batch, place, side, {key: sides["xy"[place]][key]}, [{key: columns}], protocol)
     return rows
 
 
-def _explained(explain: Callable[[str, int, Fusion], Explained], protocol: Protocol) -> dict[MapKey, Explained]:
+def _explained(explain: Callable[[str, int, Fusion], Any], protocol: Protocol) -> dict[MapKey, Any]:
     """Every method, n and fusion of the protocol; at n = 1 all fusions are the same."""
     fusions = protocol.fusions or ("mean",)
-    found: dict[MapKey, Explained] = {}
+    found: dict[MapKey, Any] = {}
     for method in protocol.methods:
         for n in protocol.n:
             for how in fusions:
@@ -216,12 +205,14 @@ def _rows(
 ) -> list[ResultRow]:
     """One row per map and item: what the item is, followed by what was measured."""
     rows: list[ResultRow] = []
-    for (method, n, how), values in maps.items():
-        means = values.mean(dim=(1, 2)).tolist()
-        for number, (unit, mean) in enumerate(zip(batch.units, means, strict=True)):
+    for key, values in maps.items():
+        method, n, how = key
+        measured: dict[str, list[Any]] = {"map_mean": values.mean(dim=(1, 2)).tolist()}
+        for own in columns:
+            measured |= own[key]
+        for number, unit in enumerate(batch.units):
             row = {**head(unit), "image": unit.samples[place].image, "held_out": unit.held_out[place]}
-            row |= {"method": method, "n": n, "side": side, "map_mean": mean, "error": ""}
-            for own in columns:
-                row |= own[method, n, how][number]
+            row |= {"method": method, "n": n, "side": side, "error": ""}
+            row |= {name: column[number] for name, column in measured.items()}
             rows.append({**row, "fuse": how} if protocol.fusions else row)
     return rows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,8 @@ class Protocol:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise GamlensError(
-                    f"{name}={getattr(self, name)!r} is no choice: {near(str(getattr(self, name)), choices)}"
-                )
+            if (value := getattr(self, name)) not in choices:
+                raise GamlensError(f"{name}={value!r} is no choice: {near(str(value), choices)}")
         for method in self.methods:
             if methods.find(method).kind == "input":
                 raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods such as gam or grad_cam.")
@@ -130,6 +128,9 @@ class Unit:
     problem: str = ""
 
 
+NamedSamples = tuple[str, tuple[Sample, ...], int]  # an item's name, its one or two images, and their class
+
+
 def units(
     dataset: Dataset, protocol: Protocol, *, chosen: Manifest | None = None, hold_out: Manifest | None = None
 ) -> list[Unit]:
@@ -143,14 +144,15 @@ def units(
         if manifest is not None:
             manifest.check(dataset)
     pairwise = protocol.task != "classification"
-    found = _pair_units(dataset, protocol, chosen) if pairwise else _class_units(dataset, protocol)
-    every, sides = protocol.hold_out, 2 if pairwise else 1
-    for place, unit in enumerate(found):
+    items = _paired_items(dataset, protocol, chosen) if pairwise else _class_items(dataset)
+    every, found = protocol.hold_out, []
+    for place, (name, samples, label) in enumerate(items):
         if hold_out is not None:
-            held = tuple(sample.name in hold_out.names for sample in unit.samples)
+            held = tuple(sample.name in hold_out.names for sample in samples)
         else:
-            held = tuple(bool(every) and (sides * place + side) % every == 0 for side in range(sides))
-        found[place] = replace(unit, held_out=held)
+            maps = range(len(samples) * place, len(samples) * (place + 1))
+            held = tuple(bool(every) and number % every == 0 for number in maps)
+        found.append(Unit(name, samples, label, held, _problem(samples, label, protocol)))
     if not pairwise:
         found = _narrowed(found, dataset, protocol, chosen)
     if not found:
@@ -158,13 +160,10 @@ def units(
     return found
 
 
-def _class_units(dataset: Dataset, protocol: Protocol) -> list[Unit]:
-    found = []
+def _class_items(dataset: Dataset) -> Iterator[NamedSamples]:
     for sample in sorted(dataset.samples, key=lambda sample: sample.name):
         for label in sample.labels:
-            name = f"{sample.name}#{label}" if len(sample.labels) > 1 else sample.name
-            found.append(Unit(name, (sample,), label, problem=_problem((sample,), label, protocol)))
-    return found
+            yield f"{sample.name}#{label}" if len(sample.labels) > 1 else sample.name, (sample,), label
 
 
 def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> list[Unit]:
@@ -181,7 +180,7 @@ def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: M
     ]
 
 
-def _pair_units(dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> list[Unit]:
+def _paired_items(dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> Iterator[NamedSamples]:
     if protocol.subset != "all" and chosen is None:
         dataset = narrow(dataset, small(dataset, float(protocol.subset)))
     drawn = chosen or (
@@ -190,12 +189,8 @@ def _pair_units(dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -
     if any(len(item.names) != 2 for item in drawn.items):
         raise GamlensError(f"The manifest {drawn.kind!r} holds single images: {protocol.task} needs pairs.")
     by_name = {sample.name: sample for sample in dataset.samples}
-    found = []
     for item in drawn.items:
-        both = tuple(by_name[name] for name in item.names)
-        name = "~".join(sample.name for sample in both)
-        found.append(Unit(name, both, item.label, (False, False), _problem(both, item.label, protocol)))
-    return found
+        yield "~".join(item.names), tuple(by_name[name] for name in item.names), item.label
 
 
 def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:

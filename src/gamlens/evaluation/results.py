@@ -12,6 +12,8 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,20 @@ import numpy as np
 import torch
 
 from gamlens.data import Dataset
+from gamlens.data.reading import import_extra
 from gamlens.engine import ResultRow, RunFolder
-from gamlens.engine.jobs import count_errors
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import Protocol
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 
 Columns = dict[str, Any]
-COLUMN_TYPES: dict[str, str] = {
+COLUMN_TYPES: dict[str, str] = {  # by Arrow's names; in brackets: a list of such values per row
     "item": "string", "image": "string", "label": "int32", "method": "string", "n": "int16", "side": "string",
-    "held_out": "bool", "map_mean": "float", "area": "float", "iou": "[float]", "boxes": "[int16]",
-    "truth": "[float]", "pointing": "float", "before_logit": "float", "after_logit": "float",
-    "before_probability": "float", "after_probability": "float", "before_similarity": "float",
-    "after_similarity": "float", "insertion": "float", "deletion": "float", "error": "string",
+    "held_out": "bool", "map_mean": "float64", "area": "float64", "iou": "[float32]", "boxes": "[int16]",
+    "truth": "[float32]", "pointing": "float64", "before_logit": "float64", "after_logit": "float64",
+    "before_probability": "float64", "after_probability": "float64", "before_similarity": "float64",
+    "after_similarity": "float64", "insertion": "float64", "deletion": "float64", "error": "string",
 }  # fmt: skip
 
 ROW_KEYS = ("item", "method", "n", "error")
@@ -106,13 +108,6 @@ def encode(rows: Sequence[ResultRow]) -> bytes:
     return out.getvalue()
 
 
-def write(place: str | Path, about: dict[str, Any], rows: Sequence[ResultRow]) -> None:
-    """A finished run of one part."""
-    with RunFolder(place, {**about, "chunks": 1}, suffix=".parquet", fresh=True) as folder:
-        folder.write(0, encode(rows))
-        folder.finish({"items": about["items"], "errors": count_errors(rows), "resumed_at": 0})
-
-
 def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
     """A finished run, part by part; with `only`, no more than these columns of it, for large runs."""
     arrow = _arrow()
@@ -136,6 +131,7 @@ def errors_in(folder: RunFolder) -> int:
 def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:
     """Columns by method and n, in the order of measuring; each part is packed before the next one comes."""
     groups: dict[tuple[str, int], dict[str, list[Any]]] = {}
+    known: set[tuple[tuple[str, int], str]] = set()  # the columns of which a row has a value
     errors: list[ResultRow] = []
     for part in parts:
         names = [name for name in part if name not in ("method", "n", "error") and (only is None or name in only)]
@@ -148,9 +144,14 @@ def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str]
         for key, places in where.items():
             columns = groups.setdefault(key, {})
             for name in names:
-                columns.setdefault(name, []).append(_packed(name, [part[name][at] for at in places]))
-    joined = {key: {name: _joined(name, pieces) for name, pieces in columns.items()} for key, columns in groups.items()}
-    made = {key: {name: v for name, v in columns.items() if v is not None} for key, columns in joined.items()}
+                values = [part[name][at] for at in places]
+                columns.setdefault(name, []).append(_packed(name, values))
+                if any(value is not None for value in values):
+                    known.add((key, name))
+    made = {
+        key: {name: _joined(pieces) for name, pieces in columns.items() if (key, name) in known}
+        for key, columns in groups.items()
+    }
     return Run(about, made, errors)
 
 
@@ -158,37 +159,25 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _packed(name: str, values: list[Any]) -> Any:
-    """Some rows of a column: an array (N,) or (N,T), or just N where none has a value; names and the boxes of an item
-    stay a list."""
+def _packed(name: str, values: list[Any]) -> list[Any] | np.ndarray[Any, Any]:
+    """Some rows of a column: an array (N,) or (N,T), with NaN for numbers that are missing; names and the boxes of an
+    item stay a list.
+    """
     kind = COLUMN_TYPES[name]
-    if all(value is None for value in values):
-        return len(values)
+    if name == "truth":
+        return [value if value is None else np.asarray(value, dtype=np.float32) for value in values]
     if kind == "string":
         return values
-    if kind.startswith("["):
-        lists: list[Any] = [value if value is None else np.asarray(value, dtype=np.float32) for value in values]
-        return lists if name == "truth" else np.stack(lists)
-    if kind == "float":
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    return np.array(values)
+    return np.array(values, dtype=np.float32 if kind.startswith("[") else np.float64 if kind == "float64" else None)
 
 
-def _joined(name: str, pieces: list[Any]) -> Any:
-    """A whole column of its pieces; None where no row has a value."""
-    if all(isinstance(piece, int) for piece in pieces):
-        return None
-    blank = np.nan if COLUMN_TYPES[name] == "float" else None
-    filled = [[blank] * piece if isinstance(piece, int) else piece for piece in pieces]
-    if COLUMN_TYPES[name] == "string" or name == "truth":
-        return [value for piece in filled for value in piece]
-    return np.concatenate([np.asarray(piece) for piece in filled])
+def _joined(pieces: list[Any]) -> Any:
+    return np.concatenate(pieces) if isinstance(pieces[0], np.ndarray) else list(chain.from_iterable(pieces))
 
 
 def _type(arrow: Any, kind: str) -> Any:
-    plain = {"float": "float64", "[float]": "float32", "[int16]": "int16", "bool": "bool_"}.get(kind, kind)
-    made = getattr(arrow, plain)()
-    return arrow.list_(made) if kind.startswith("[") else made
+    plain = arrow.type_for_alias(kind.strip("[]"))
+    return arrow.list_(plain) if kind.startswith("[") else plain
 
 
 def _command() -> str:
@@ -199,9 +188,5 @@ def _command() -> str:
 
 
 def _arrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise GamlensError("Results are Parquet files, which need pyarrow: pip install 'gamlens[eval]'.") from error
-    return pyarrow
+    import_extra("pyarrow.parquet", "A run, whose results are Parquet files,")
+    return import_module("pyarrow")

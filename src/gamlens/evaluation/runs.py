@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gamlens.data import Dataset
-from gamlens.engine import ENGINES, Done, Job, RunFolder, Worker, pieces, run_local, run_ray
+from gamlens.engine import ENGINES, Done, Job, RunFolder, pieces, run_local, run_ray
 from gamlens.errors import GamlensError, near
 from gamlens.evaluation import results
 from gamlens.evaluation.measure import Measurer
@@ -39,18 +40,11 @@ class Engine:
         return run_local(job, items, folder, workers=self.workers)
 
 
-@dataclass(frozen=True)
-class MakeMeasurer:
-    """How a process gets its worker: by making the lens there, or by taking one that is at hand."""
-
-    make: Callable[[], Lens]
-    protocol: Protocol
-    measured: bool = False
-
-    def __call__(self) -> Worker:
-        lens = self.make()
-        set_input(lens, self.protocol)
-        return Measurer(lens, self.protocol, self.measured)
+def make_measurer(make: Callable[[], Lens], protocol: Protocol, measured: bool = False) -> Measurer:
+    """How a process gets its worker: `make` builds the lens there, or gives one that is at hand."""
+    lens = make()
+    set_input(lens, protocol)
+    return Measurer(lens, protocol, measured)
 
 
 def set_input(lens: Lens, protocol: Protocol) -> None:
@@ -94,17 +88,17 @@ def evaluate_run(
     }
     where = engine or Engine()
     with RunFolder(place, about, suffix=".parquet", fresh=fresh) as folder:
-        if folder.is_done:
-            return {**folder.summary(), "measured": 0}
+        if (known := folder.summary()) is not None:
+            return {**known, "measured": 0}
         written = folder.written()
         already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
         seen, errors = already, results.errors_in(folder)
         status(seen, errors)
-        worker = MakeMeasurer((lambda: lens) if where.name == "local" else make, protocol, bool(written))
+        worker = partial(make_measurer, (lambda: lens) if where.name == "local" else make, protocol, bool(written))
         job = Job(worker, results.encode, chunk, batch)
         for done in where.run(job, items, folder):
             seen, errors = seen + done.items, errors + done.errors
             status(seen, errors)
-        total = results.errors_in(folder)
-        folder.finish({"items": len(items), "errors": total, "resumed_at": already})
-        return {**folder.summary(), "measured": len(items) - already}
+        summary = {"items": len(items), "errors": results.errors_in(folder), "resumed_at": already}
+        folder.finish(summary)
+        return {**summary, "measured": len(items) - already}

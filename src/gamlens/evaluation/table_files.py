@@ -1,4 +1,4 @@
-"""Tables as Markdown, CSV or LaTeX, and a folder of such files."""
+"""Tables as Markdown, CSV or LaTeX, sheets of charts, and a folder of such files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from gamlens import render
 from gamlens.files import StagedFiles
 
 TextTable = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the header and the lines
@@ -38,8 +39,22 @@ def latex(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return f"{head}{body}\n\\bottomrule\n\\end{{tabular}}\n"
 
 
-def write_files(folder: Path, texts: Mapping[str, str], pictures: Mapping[str, Image.Image]) -> list[Path]:
-    """Write texts and PNG pictures by name below a folder, all of them or none; returns the files."""
+def draw_charts(rows: Mapping[str, Sequence[render.Chart]], heads: Sequence[str], *, cell: int) -> Image.Image:
+    """Charts with one key for all: a row per label, a column per head, each `cell` pixels wide."""
+    panels = tuple(tuple(render.Panel(render.draw_chart(chart)) for chart in row) for row in rows.values())
+    keys = next(iter(rows.values()))[0].series
+    return render.draw(render.Grid(panels, tuple(heads), tuple(rows), keys=keys), cell=cell)
+
+
+def write_files(
+    folder: Path, texts: dict[str, str], pictures: dict[str, Image.Image], tables: dict[str, TextTable] | None = None
+) -> list[Path]:
+    """Write texts and PNG pictures by name below a folder, and tables as CSV files by name and all in table.md; all of
+    these files or none. Returns the files.
+    """
+    if tables:
+        texts = texts | {name: comma_separated(*table) for name, table in tables.items()}
+        texts["table.md"] = "\n".join(markdown(*table) for table in tables.values())
     with StagedFiles() as staged:
         for name, text in texts.items():
             staged.write(folder / name, methodcaller("write", text.encode()))

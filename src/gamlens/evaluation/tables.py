@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +19,7 @@ from gamlens.evaluation.results import Columns, Run
 from gamlens.methods import METHODS
 from gamlens.metrics import Better, Difference, Interval
 
-BETTER: dict[str, Better] = {
-    "ADP": "down",
-    "PIC": "up",
-    "Insertion": "up",
-    "Deletion": "down",
-    "IoU": "up",
-    "MaxBoxAcc": "up",
-    "Pointing": "up",
-}
-
+BETTER: dict[str, Better] = {metric.title: metric.better for metric in metrics.METRICS.values()}
 CONFIDENCE_KINDS = ("logit", "probability")
 NEEDED = (
     "held_out", "iou", "pointing", "insertion", "deletion",
@@ -35,16 +28,35 @@ NEEDED = (
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of a table: a metric of a method at n, its interval, and the paper's number where there is one.
-
-    `variant` is what the run chose beside the defaults, `run` tells runs apart, `errors` are its items that failed.
-    """
+class Setting:
+    """What a run measured: task, data and model; `variant` is what it chose beside the defaults."""
 
     task: str
     data: str
     subset: str
     model: str
+    variant: str
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> Setting:
+        """That of a run, from its description."""
+        protocol = about["protocol"]
+        return cls(protocol["task"], about["data"], protocol["subset"], about["model"], variant(about))
+
+    def columns(self) -> tuple[str, str, str]:
+        """The task, `ilsvrc (25 %), views=flip` (data, subset, and what was chosen beside the defaults), the model."""
+        data = self.data if self.subset == "all" else f"{self.data} ({self.subset} %)"
+        return self.task, f"{data}, {self.variant}" if self.variant else data, self.model
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: a metric of a method at n, its interval, and the paper's number where there is one.
+
+    `run` tells runs apart, `errors` are its items that failed.
+    """
+
+    setting: Setting
     metric: str
     method: str
     n: int
@@ -53,7 +65,6 @@ class Cell:
     left_out: int = 0
     paper: float | None = None
     paper_model: str = ""
-    variant: str = ""
     errors: int = 0
     run: str = ""
 
@@ -71,11 +82,16 @@ class Score:
 def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
     """The numbers of a run. A run with random weights has none: it never enters a table of results."""
     check_real(run)
-    return [
-        _cell(run, method, n, score)
-        for (method, n), columns in run.groups.items()
-        for score in scores(run, columns, confidence=confidence)
-    ]
+    setting = Setting.of(run.about)
+    cell = partial(Cell, setting, errors=len(run.errors), run=json.dumps(run.about, sort_keys=True))
+    found = []
+    for (method, n), columns in run.groups.items():
+        for score in scores(run, columns, confidence=confidence):
+            where = (setting.task, setting.data, setting.subset, score.metric, setting.model)
+            name, known = (paper_of(*where, method, n) if usual_truth(run.about) else None) or ("", None)
+            value = metrics.bootstrap(score.values)
+            found.append(cell(score.metric, method, n, value, score.threshold, score.left_out, known, name))
+    return found
 
 
 def check_confidence(name: str) -> None:
@@ -93,18 +109,6 @@ def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Sco
     if run.about["protocol"]["kind"] == "objective":
         return _objective(columns, confidence)
     return _overlap(columns)
-
-
-def _cell(run: Run, method: str, n: int, score: Score) -> Cell:
-    about, protocol = run.about, run.about["protocol"]
-    where = (protocol["task"], about["data"], protocol["subset"])
-    asked = paper_of(*where, score.metric, about["model"], method, n) if usual_truth(about) else None
-    name, known = asked or ("", None)
-    value = metrics.bootstrap(score.values)
-    return Cell(
-        *where, about["model"], score.metric, method, n, value, score.threshold, score.left_out, known, name,
-        variant(about), len(run.errors), json.dumps(about, sort_keys=True),
-    )  # fmt: skip
 
 
 def _objective(columns: Columns, confidence: str) -> list[Score]:
@@ -130,9 +134,9 @@ def _overlap(columns: Columns) -> list[Score]:
     best = metrics.best_threshold(grid[held] if some else grid)
     found = [Score("IoU", 100 * rest[:, best], float(metrics.THRESHOLDS[best]), left_out)]
     if "pointing" in columns:
-        accuracy = metrics.max_box_acc(rest)
-        share = metrics.box_hits(rest)[:, accuracy.index]
-        found.append(Score("MaxBoxAcc", 100 * share, float(metrics.THRESHOLDS[accuracy.index]), left_out))
+        hits = metrics.box_hits(rest)
+        best = metrics.best_threshold(hits)
+        found.append(Score("MaxBoxAcc", 100 * hits[:, best], float(metrics.THRESHOLDS[best]), left_out))
         found.append(Score("Pointing", 100 * torch.from_numpy(columns["pointing"])))
     return found
 
@@ -141,23 +145,17 @@ def _overlap(columns: Columns) -> list[Score]:
 class Contest:
     """One method against another, item by item, at the same n."""
 
-    task: str
-    data: str
-    subset: str
-    model: str
+    setting: Setting
     metric: str
     n: int
     method: str
     other: str
     difference: Difference
-    variant: str = ""
 
 
 def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
     """`first` against every other method at the same n, and against every control: paired differences."""
     check_real(run)
-    about, protocol = run.about, run.about["protocol"]
-    where = (protocol["task"], about["data"], protocol["subset"], about["model"])
     measured = {key: scores(run, columns, confidence=confidence) for key, columns in run.groups.items()}
     found = []
     for (method, n), mine in measured.items():
@@ -165,7 +163,7 @@ def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list
             if other != first and m in (n, 0):
                 for a, b in zip(mine, theirs, strict=True):
                     difference = metrics.paired(a.values, b.values, better=BETTER[a.metric])
-                    found.append(Contest(*where, a.metric, n, method, other, difference, variant(about)))
+                    found.append(Contest(Setting.of(run.about), a.metric, n, method, other, difference))
     return found
 
 
@@ -178,9 +176,7 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
         names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
         shown = f"{d.mean:+.2f} [{d.low:+.1f}, {d.high:+.1f}]"
         counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
-        lines.append(
-            (contest.task, place_of(contest), contest.model, contest.metric, str(contest.n), *names, shown, *counts)
-        )
+        lines.append((*contest.setting.columns(), contest.metric, str(contest.n), *names, shown, *counts))
     return header, lines
 
 
@@ -196,7 +192,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
     lines = []
     for mine in _lines(found):
         one = next(iter(mine.values()))
-        line = [one.task, place_of(one), one.model, one.metric, str(one.value.n), str(one.errors)]
+        line = [*one.setting.columns(), one.metric, str(one.value.n), str(one.errors)]
         for method in methods:
             line += _method_cells(mine, method, ns, one.metric)
         lines.append((*line, *(shown(mine.get((control, 0))) for control in controls)))
@@ -223,8 +219,8 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
     """The cells that stand in one line. Runs share a line unless both have a number for the same place."""
     made: list[dict[tuple[str, int], Cell]] = []
-    for key in dict.fromkeys((c.task, c.data, c.subset, c.variant, c.model, c.metric) for c in found):
-        own = [c for c in found if (c.task, c.data, c.subset, c.variant, c.model, c.metric) == key]
+    for key in dict.fromkeys((cell.setting, cell.metric) for cell in found):
+        own = [cell for cell in found if (cell.setting, cell.metric) == key]
         lines: list[dict[tuple[str, int], Cell]] = []
         for run in dict.fromkeys(cell.run for cell in own):
             mine = {(cell.method, cell.n): cell for cell in own if cell.run == run}
@@ -236,12 +232,6 @@ def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
                 lines.append(mine)
         made += lines
     return made
-
-
-def place_of(found: Cell | Contest) -> str:
-    """`ilsvrc (25 %), views=flip`: data, subset, and what was chosen beside the defaults."""
-    data = found.data if found.subset == "all" else f"{found.data} ({found.subset} %)"
-    return f"{data}, {found.variant}" if found.variant else data
 
 
 def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int], metric: str) -> list[str]:

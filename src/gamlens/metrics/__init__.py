@@ -12,24 +12,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gamlens.errors import Registry
-from gamlens.metrics.adp import Adp, adp, drop, increase, pic
+from gamlens.metrics.adp import drop, increase
 from gamlens.metrics.aggregate import Better, Difference, Interval, bootstrap, improvement, paired, sign_test
 from gamlens.metrics.curves import auc, order, steps
-from gamlens.metrics.iou import (
-    THRESHOLDS,
-    BoxAccuracy,
-    best_threshold,
-    box_hits,
-    box_iou,
-    box_iou_grid,
-    boxes_at,
-    iou_grid,
-    mask_iou_grid,
-    max_box_acc,
-)
-from gamlens.metrics.masking import CONTROLS, Fill, blank, centre, centre_prior, explain_mask, ones
+from gamlens.metrics.iou import THRESHOLDS, best_threshold, box_hits, box_iou, boxes_at, iou_grid, mask_iou_grid
+from gamlens.metrics.masking import CONTROLS, Fill, centre, centre_prior, explain_mask
 from gamlens.metrics.pointing import peak, pointing, pointing_mask
-from gamlens.metrics.similarity import hog, hog_pearson, pearson, ranks, spearman, ssim
+from gamlens.metrics.similarity import hog, pearson, ranks, ssim
 
 
 @dataclass(frozen=True)
@@ -50,8 +39,8 @@ METRICS: dict[str, Metric] = Registry("metric", {
     "iou": Metric(iou_grid, "IoU", "up"),
     "mask_iou": Metric(mask_iou_grid, "Mask IoU", "up"),
     "max_box_acc": Metric(box_hits, "MaxBoxAcc", "up"),
-    "pointing": Metric(pointing, "Pointing game", "up"),
-    "pointing_mask": Metric(pointing_mask, "Pointing game (mask)", "up"),
+    "pointing": Metric(pointing, "Pointing", "up"),
+    "pointing_mask": Metric(pointing_mask, "Pointing (mask)", "up"),
     "insertion": Metric(auc, "Insertion", "up"),
     "deletion": Metric(auc, "Deletion", "down"),
 })  # fmt: skip

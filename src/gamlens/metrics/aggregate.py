@@ -50,7 +50,11 @@ def bootstrap(values: Tensor, *, samples: int = 1000, seed: int = 0, level: floa
     used = values[~values.isnan()].detach().cpu().double()
     if len(used) == 0:
         return Interval(math.nan, math.nan, math.nan, 0)
-    means = _resample(used, samples, seed)
+    make = torch.Generator().manual_seed(seed)
+    rows = max(1, INDICES_AT_ONCE // len(used))
+    sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
+    draws = (torch.randint(len(used), (size, len(used)), generator=make) for size in sizes)
+    means = torch.cat([used[draw].mean(dim=1) for draw in draws])
     low, high = torch.quantile(means, means.new_tensor([(1 - level) / 2, (1 + level) / 2])).tolist()
     return Interval(float(used.mean()), low, high, len(used))
 
@@ -95,12 +99,3 @@ def improvement(v1: float, v2: float, better: Better) -> float:
 def check_better(better: str) -> None:
     if better not in ("up", "down"):
         raise GamlensError(f"Better is 'up' or 'down', not {better!r}.")
-
-
-def _resample(values: Tensor, samples: int, seed: int) -> Tensor:
-    """The means of `samples` draws of N items with replacement: (N,) -> (samples,)."""
-    make = torch.Generator().manual_seed(seed)
-    rows = max(1, INDICES_AT_ONCE // len(values))
-    sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
-    draws = (torch.randint(len(values), (size, len(values)), generator=make) for size in sizes)
-    return torch.cat([values[draw].mean(dim=1) for draw in draws])

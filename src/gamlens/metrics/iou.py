@@ -6,7 +6,6 @@ Boxes are x0,y0,x1,y1 and half-open. An item without ground truth has the IoU Na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,42 +17,25 @@ THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * i, 2) for i in range(1, 20))
 MAPS_AT_ONCE = 128  # counted together by mask_iou_grid: this bounds its memory
 
 
-@dataclass(frozen=True)
-class BoxAccuracy:
-    """The share of items with a hit, per threshold (T,), its maximum, and the first threshold that reaches it."""
-
-    shares: Tensor
-    best: float
-    index: int
-
-
 def box_iou(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
-    """IoU with the best-matching ground-truth box: (N,4), N of (K_i,4) -> (N,).
+    """IoU with the best-matching ground-truth box: (N,4), N of (K_i,4) -> (N,); with T boxes per item (N,T,4) -> (N,T).
 
     A box without area has the IoU 0; an item without ground-truth box has NaN.
 
     >>> box_iou(torch.tensor([[0.0, 0.0, 4.0, 4.0]]), [torch.tensor([[2.0, 0.0, 4.0, 4.0]])])
     tensor([0.5000])
     """
-    if predicted.ndim != 2:
-        raise GamlensError(f"Predicted boxes have the shape (N,4), found {tuple(predicted.shape)}.")
-    return box_iou_grid(predicted[:, None], truths)[:, 0]
-
-
-def box_iou_grid(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
-    """IoU with the best-matching ground-truth box, T boxes per item: (N,T,4), N of (K_i,4) -> (N,T)."""
-    if predicted.ndim != 3:
-        raise GamlensError(f"Predicted boxes have the shape (N,T,4), found {tuple(predicted.shape)}.")
     check_boxes("Predicted boxes", predicted)
     check_truths(truths, len(predicted))
     predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
-    result = predicted.new_full(predicted.shape[:2], torch.nan)
+    result = predicted.new_full(predicted.shape[:-1], torch.nan)
     if not truths or sum(map(len, truths)) == 0:
         return result
-    truth = torch.cat([boxes.to(predicted) for boxes in truths])[:, None]
+    grid = (1,) * (predicted.ndim - 2)
+    truth = torch.cat([boxes.to(predicted) for boxes in truths]).view(-1, *grid, 4)
     item = torch.repeat_interleave(torch.tensor([len(boxes) for boxes in truths])).to(predicted.device)
     pairs = _overlap(predicted[item], truth)
-    index = item[:, None].expand_as(pairs)
+    index = item.view(-1, *grid).expand_as(pairs)
     return result.scatter_reduce(0, index, pairs, "amax", include_self=False)
 
 
@@ -75,7 +57,7 @@ def boxes_at(maps: Tensor, thresholds: Sequence[float] | Tensor = THRESHOLDS) ->
 
 def iou_grid(maps: Tensor, truths: Sequence[Tensor], *, thresholds: Sequence[float] | Tensor = THRESHOLDS) -> Tensor:
     """IoU of the tight box around all pixels >= t, for every t: (N,H,W), N of (K_i,4) -> (N,T)."""
-    return box_iou_grid(boxes_at(maps, thresholds), truths)
+    return box_iou(boxes_at(maps, thresholds), truths)
 
 
 def mask_iou_grid(
@@ -98,30 +80,25 @@ def mask_iou_grid(
     return iou[:, unsort.argsort()]
 
 
-def best_threshold(grid: Tensor) -> int:
-    """The threshold with the highest mean IoU over the items that have one, the first on a tie: (M,T) -> index."""
-    return int(_used(grid).mean(dim=0).argmax())
-
-
 def box_hits(grid: Tensor, *, at: float = 0.5) -> Tensor:
-    """1 where IoU >= `at`, else 0, NaN where there is no ground truth: (N,T) -> (N,T)."""
+    """1 where IoU >= `at`, else 0, NaN where there is no ground truth: (N,T) -> (N,T).
+
+    MaxBoxAcc (Choe et al., CVPR 2020) is 100 x its mean over items at its `best_threshold`.
+    """
     return torch.where(grid.isnan(), torch.nan, (grid >= at).to(grid.dtype))
 
 
-def max_box_acc(grid: Tensor, *, at: float = 0.5) -> BoxAccuracy:
-    """MaxBoxAcc (Choe et al., CVPR 2020): the share of items with IoU >= `at`, at the best threshold: (N,T)."""
-    shares = _used(box_hits(grid, at=at)).mean(dim=0)
-    return BoxAccuracy(shares, float(shares.max()), int(shares.argmax()))
+def best_threshold(grid: Tensor) -> int:
+    """The threshold with the highest mean over the items that have a ground truth, the first on a tie: (M,T) -> index.
 
-
-def _used(grid: Tensor) -> Tensor:
-    """The rows with ground truth, as doubles: (M,T) -> (M',T), M' > 0."""
+    The grid holds IoUs, or hits (`box_hits`); items without ground truth are NaN.
+    """
     if grid.ndim != 2 or grid.shape[1] == 0:
         raise GamlensError(f"A grid of IoUs has the shape (N,T), found {tuple(grid.shape)}.")
     used = grid[~grid.isnan().any(dim=1)].double()
     if len(used) == 0:
         raise GamlensError(f"No item of the {len(grid)} has a ground truth: there is nothing to choose a threshold on.")
-    return used
+    return int(used.mean(dim=0).argmax())
 
 
 def _overlap(a: Tensor, b: Tensor) -> Tensor:

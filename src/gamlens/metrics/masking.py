@@ -39,16 +39,6 @@ def explain_mask(
     raise GamlensError(f"What is hidden becomes 'black' or the 'mean' colour, not {fill!r}.")
 
 
-def blank(n: int, height: int, width: int) -> Tensor:
-    """Nothing is shown: zeros (n,H,W)."""
-    return torch.zeros(n, height, width)
-
-
-def ones(n: int, height: int, width: int) -> Tensor:
-    """Everything is shown: ones (n,H,W)."""
-    return torch.ones(n, height, width)
-
-
 def centre_prior(height: int, width: int) -> Tensor:
     """A Gaussian at the centre, min-maxed: (H,W). Sigma is half the half-width: H/4 down and W/4 across."""
     if min(height, width) < 1 or max(height, width) < 3:
@@ -63,7 +53,8 @@ def centre(n: int, height: int, width: int) -> Tensor:
     return centre_prior(height, width).expand(n, height, width)
 
 
-CONTROLS: dict[str, Callable[[int, int, int], Tensor]] = {"blank": blank, "ones": ones, "centre": centre}
+# Maps (n,H,W) without a model: nothing is shown, everything is, or the middle.
+CONTROLS: dict[str, Callable[[int, int, int], Tensor]] = {"blank": torch.zeros, "ones": torch.ones, "centre": centre}
 
 
 def _check_unit(name: str, values: Tensor) -> None:

@@ -18,7 +18,8 @@ CELLS, LEAST, BLOCK, ORIENTATIONS = 14, 4, 3, 9
 
 def ssim(a: Tensor, b: Tensor) -> Tensor:
     """Structural similarity, mean over 7x7 windows that lie inside (Wang et al. 2004): (N,H,W), (N,H,W) -> (N,)."""
-    _check(a, b)
+    check_maps(a)
+    _check_shapes(a, b)
     if min(a.shape[1:]) < WINDOW:
         raise GamlensError(f"SSIM needs maps of {WINDOW} pixels or more a side, found {tuple(a.shape[1:])}.")
     a, b = a.double(), b.double()
@@ -31,20 +32,9 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     return (top / ((mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2))).mean(dim=(1, 2))
 
 
-def spearman(a: Tensor, b: Tensor) -> Tensor:
-    """Rank correlation of the pixels, ties sharing their mean rank: (N,H,W), (N,H,W) -> (N,)."""
-    _check(a, b)
-    return pearson(ranks(a), ranks(b))
-
-
-def hog_pearson(a: Tensor, b: Tensor) -> Tensor:
-    """Correlation of the maps' histograms of oriented gradients: (N,H,W), (N,H,W) -> (N,)."""
-    _check(a, b)
-    return pearson(hog(a), hog(b))
-
-
 def ranks(maps: Tensor) -> Tensor:
-    """(N,H,W) -> (N,HW): each pixel's rank in its map, from 1, ties sharing their mean."""
+    """Each pixel's rank in its map, from 1, ties sharing their mean: (N,H,W) -> (N,HW). Spearman is their `pearson`."""
+    check_maps(maps)
     found = []
     for values in maps.flatten(1):
         _, place, counts = values.unique(return_inverse=True, return_counts=True)
@@ -75,6 +65,7 @@ def hog(maps: Tensor) -> Tensor:
 
 def pearson(a: Tensor, b: Tensor) -> Tensor:
     """Correlation of rows, NaN where one does not vary: (N,F), (N,F) -> (N,)."""
+    _check_shapes(a, b)
     a, b = (x - x.mean(dim=1, keepdim=True) for x in (a, b))
     lengths = a.norm(dim=1) * b.norm(dim=1)
     return torch.where(lengths > 0, (a * b).sum(dim=1) / torch.where(lengths > 0, lengths, 1), torch.nan)
@@ -84,8 +75,7 @@ def _windows(maps: Tensor) -> Tensor:
     return F.avg_pool2d(maps[:, None], WINDOW, stride=1)[:, 0]
 
 
-def _check(a: Tensor, b: Tensor) -> None:
-    check_maps(a)
+def _check_shapes(a: Tensor, b: Tensor) -> None:
     if a.shape != b.shape:
         raise GamlensError(f"Maps are compared one by one at one size, found {tuple(a.shape)} and {tuple(b.shape)}.")
 

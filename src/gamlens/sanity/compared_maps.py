@@ -24,7 +24,7 @@ EDGES = "edges"
 MOST_PAIRS = 2000
 MethodMaps = dict[str, Tensor]  # {method: maps (R,H,W)}
 MakeMaps = Callable[[Lens], MethodMaps]
-Features = dict[str, dict[str, Tensor]]  # {method: {measure: what is compared, one row per map}}
+Features = dict[tuple[str, str], Tensor]  # {(method, measure): what is compared, one row per map}
 
 
 def title(method: str) -> str:
@@ -76,13 +76,12 @@ def of_pairs(
 
 
 def _class_maps(look: Lens, part: Sequence[Picture], aims: Sequence[int], names: Sequence[str], n: int) -> MethodMaps:
-    reads_blocks = any(methods.find(name).kind == "block" for name in names)
-    trace = look.trace(part, aims, n=n, keep_graph=False) if reads_blocks else None
-    found = {}
-    for name in names:
-        own = trace is None or methods.find(name).kind == "input"
-        found[name] = (look.classify(part, aims, method=name) if own else trace.explain(name, n)).maps  # type: ignore[union-attr]
-    return found
+    """Maps (B,H,W) of every method, those that read blocks from one trace."""
+    found = {name: look.classify(part, aims, method=name).maps for name in names if methods.find(name).kind == "input"}
+    if reading_blocks := [name for name in names if name not in found]:
+        trace = look.trace(part, aims, n=n, keep_graph=False)
+        found |= {name: trace.explain(name, n).maps for name in reading_blocks}
+    return {name: found[name] for name in names}
 
 
 def _pair_maps(
@@ -93,10 +92,8 @@ def _pair_maps(
     trace.release()
     found = {}
     for name in names:
-        if methods.find(name).kind == "input":
-            result = look.compare(left, right, method=name, score=score)
-        else:
-            result = trace.explain(name, n, score=score)
+        own = methods.find(name).kind == "input"
+        result = look.compare(left, right, method=name, score=score) if own else trace.explain(name, n, score=score)
         found[name] = _alternating(result.x.maps, result.y.maps)
     return found
 
@@ -121,35 +118,24 @@ def _check(names: Sequence[str], *, pairs: bool = False) -> None:
 def describe(maps: Mapping[str, Tensor]) -> Features:
     """What is compared of the maps of every method."""
     return {
-        method: {name: entry.describe(values) for name, entry in SIMILARITIES.items()}
+        (method, measure): entry.describe(values)
         for method, values in maps.items()
+        for measure, entry in SIMILARITIES.items()
     }
 
 
 def compare(a: Features, b: Features) -> Features:
-    """Row by row, {method: {measure: (R,)}}; a flat map has no order to agree with and counts as 0."""
-    return {
-        method: {
-            name: entry.compare(a[method][name], b[method][name]).nan_to_num(0.0)
-            for name, entry in SIMILARITIES.items()
-        }
-        for method in a
-    }
+    """Row by row, {(method, measure): (R,)}; a flat map has no order to agree with and counts as 0."""
+    return {key: SIMILARITIES[key[1]].compare(a[key], b[key]).nan_to_num(0.0) for key in a}
 
 
 def others(features: Features, groups: Sequence[int], *, seed: int = 0) -> Features:
-    """Similarities of the maps of different images, {method: {measure: (P,)}}; of very many pairs a seeded draw."""
+    """Similarities of the maps of different images, {(method, measure): (P,)}; of very many pairs a seeded draw."""
     pairs = torch.tensor([pair for pair in combinations(range(len(groups)), 2) if groups[pair[0]] != groups[pair[1]]])
     if len(pairs) > MOST_PAIRS:
         pairs = pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))[:MOST_PAIRS]]
     parts = []
     for part in torch.split(pairs, 64):
-        left, right = (
-            {method: {name: values[side] for name, values in own.items()} for method, own in features.items()}
-            for side in part.T
-        )
+        left, right = ({key: values[side] for key, values in features.items()} for side in part.T)
         parts.append(compare(left, right))
-    return {
-        method: {name: torch.cat([part[method][name] for part in parts]) for name in SIMILARITIES}
-        for method in features
-    }
+    return {key: torch.cat([part[key] for part in parts]) for key in features}

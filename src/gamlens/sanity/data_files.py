@@ -11,14 +11,13 @@ import numpy as np
 from PIL import Image
 
 from gamlens import render
-from gamlens.evaluation.table_files import TextTable, comma_separated, markdown, write_files
+from gamlens.evaluation.table_files import TextTable, write_files
 from gamlens.metrics import SIMILARITIES
 from gamlens.sanity.compared_maps import title
 from gamlens.sanity.data_randomisation import DIGIT_MEAN, DIGIT_STD, Trial, passes, summary
 from gamlens.sanity.parameter_files import in_words
 
-NETWORKS = ("true", "true, another seed", "random")
-SHORT = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}
+NETWORKS = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}  # and their short names
 DIGIT_SIDE = 168
 
 
@@ -50,13 +49,11 @@ def similarity_table(trials: Sequence[Trial]) -> TextTable:
 
 def brief_table(trials: Sequence[Trial]) -> TextTable:
     """One line per method for the terminal: means over seeds, to the random / to the true network."""
-    lines = []
+    lines, compared = [], [line for trial in trials for line in trial.lines]
     for method in trials[0].maps["true"]:
         cells = []
         for measure in SIMILARITIES:
-            mine = [
-                line for trial in trials for line in trial.lines if (line.method, line.measure) == (method, measure)
-            ]
+            mine = [line for line in compared if (line.method, line.measure) == (method, measure)]
             random, true = (sum(getattr(line, side).mean for line in mine) / len(mine) for side in ("random", "true"))
             cells.append(f"{random:.2f} / {true:.2f}")
         lines.append((title(method), *cells, "passes" if passes(trials, method) else "fails"))
@@ -65,28 +62,21 @@ def brief_table(trials: Sequence[Trial]) -> TextTable:
 
 def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
     """The first digits with each network's map, one line per method and network."""
-    names = list(trial.maps["true"])
-    rows = [
-        tuple(render.Panel(_large(trial.digits[i, 0].numpy() * DIGIT_STD + DIGIT_MEAN, "gray")) for i in range(digits))
-    ]
-    labels = ["digit"]
-    for method in names:
-        for network in NETWORKS:
-            maps = trial.maps[network][method]
-            rows.append(tuple(render.Panel(_large(maps[i].numpy(), "ember")) for i in range(digits)))
-            labels.append(f"{title(method)}: {SHORT[network]}")
-    return render.draw(
-        render.Grid(tuple(rows), labels=tuple(labels), title=f"LeNet-5, seed {trial.seed}"), cell=DIGIT_SIDE
-    )
+    shown = trial.digits[:digits, 0].numpy() * DIGIT_STD + DIGIT_MEAN
+    rows = {"digit": tuple(render.Panel(_large(digit, "gray")) for digit in shown)}
+    for method in trial.maps["true"]:
+        for network, short in NETWORKS.items():
+            maps = trial.maps[network][method][:digits].numpy()
+            rows[f"{title(method)}: {short}"] = tuple(render.Panel(_large(values, "ember")) for values in maps)
+    grid = render.Grid(tuple(rows.values()), labels=tuple(rows), title=f"LeNet-5, seed {trial.seed}")
+    return render.draw(grid, cell=DIGIT_SIDE)
 
 
 def write(trials: Sequence[Trial], folder: Path, about: Mapping[str, Any]) -> list[Path]:
     """sanity.json, table.md, accuracy.csv, table.csv and maps.png; returns the files."""
     tables = {"accuracy.csv": accuracy_table(trials), "table.csv": similarity_table(trials)}
-    texts = {name: comma_separated(*table) for name, table in tables.items()}
-    texts["table.md"] = "\n".join(markdown(*table) for table in tables.values())
-    texts["sanity.json"] = json.dumps(summary(trials, about), indent=2)
-    return write_files(folder, texts, {"maps.png": sheet(trials[0])})
+    texts = {"sanity.json": json.dumps(summary(trials, about), indent=2)}
+    return write_files(folder, texts, {"maps.png": sheet(trials[0])}, tables)
 
 
 def _large(values: np.ndarray[Any, Any], cmap: str) -> Image.Image:

@@ -22,7 +22,7 @@ from torch import Tensor
 from gamlens import methods
 from gamlens.errors import GamlensError, GamlensWarning, warn
 from gamlens.lens import Lens
-from gamlens.metrics import SIMILARITIES, Difference, Interval, bootstrap, paired
+from gamlens.metrics import Difference, Interval, bootstrap, paired
 from gamlens.models.zoo.lenet5 import LeNet5
 from gamlens.sanity.compared_maps import EDGES, MethodMaps, compare, describe, edges, others
 
@@ -147,8 +147,7 @@ def _trial(data: Split, names: Sequence[str], seed: int, n: int, tell: Callable[
 
 def _maps(net: LeNet5, data: Split, names: Sequence[str], n: int) -> MethodMaps:
     lens = Lens("lenet5", weights=net.state_dict())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GamlensWarning)
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         found = {name: lens.classify(data.shown, data.shown_labels, method=name, n=n).maps for name in names}
     return found | {EDGES: edges(data.shown)}
 
@@ -159,12 +158,10 @@ def _lines(maps: Mapping[str, Mapping[str, Tensor]], seed: int) -> tuple[LabelCo
     true = compare(features["true"], features["true, another seed"])
     apart = others(features["true"], range(len(next(iter(maps["true"].values())))))
     found = []
-    for method in maps["true"]:
-        for measure in SIMILARITIES:
-            a, b = random[method][measure], true[method][measure]
-            level = float(apart[method][measure].mean())
-            difference = paired(a, b, better="down")
-            found.append(LabelComparison(seed, method, measure, bootstrap(a), bootstrap(b), level, difference))
+    for (method, measure), a in random.items():
+        b, level = true[method, measure], float(apart[method, measure].mean())
+        difference = paired(a, b, better="down")
+        found.append(LabelComparison(seed, method, measure, bootstrap(a), bootstrap(b), level, difference))
     return tuple(found)
 
 

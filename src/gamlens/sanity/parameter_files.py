@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 
 from gamlens import render
-from gamlens.evaluation.table_files import (
-    TextTable,
-    comma_separated,
-    markdown,
-    write_files,
-)
+from gamlens.evaluation.table_files import TextTable, comma_separated, draw_charts, write_files
 from gamlens.explanation import file_stem
 from gamlens.metrics import SIMILARITIES
 from gamlens.sanity.compared_maps import title
@@ -24,6 +19,8 @@ from gamlens.sanity.parameter_randomisation import Outcome, Verdict, summary
 from gamlens.sanity.randomise import MODES
 
 IMAGE_SIDE = 224
+LINE_KINDS: tuple[Literal["line", "dashed"], ...] = ("line", "dashed")  # of MODES
+LEVEL_NAME = "level: 95 % of other images' maps lie below"
 
 
 def short(name: str) -> str:
@@ -70,7 +67,7 @@ def curve_table(outcome: Outcome) -> TextTable:
     for method in outcome.methods:
         for mode in MODES:
             for measure, entry in SIMILARITIES.items():
-                values = (f"{value.mean:.3f}" for value in outcome.curve(method, mode, measure))
+                values = (f"{value:.3f}" for value in outcome.curve(method, mode, measure))
                 lines.append((title(method), mode, entry.title, *values))
     return ("method", "randomised", "measure", *(part.name for part in outcome.parts)), lines
 
@@ -78,63 +75,49 @@ def curve_table(outcome: Outcome) -> TextTable:
 def curves(outcome: Outcome) -> Image.Image:
     """One plot per method and measure: similarity to the original against what is random, and the level to fall to."""
     steps = ("original", *(short(part.name) for part in outcome.parts))
-    rows: list[tuple[render.Panel, ...]] = []
-    lines: list[render.Series] = []
-    for method in outcome.methods:
-        panels = []
-        for measure in SIMILARITIES:
-            means = {mode: [1.0, *(v.mean for v in outcome.curve(method, mode, measure))] for mode in MODES}
-            lines = [
-                render.Series.over_names(mode, means[mode], "line" if tone == 1 else "dashed", tone=tone)
-                for tone, mode in enumerate(MODES, start=1)
-            ]
-            level = next(v.level for v in outcome.verdicts if (v.method, v.measure) == (method, measure))
-            lines.append(
-                render.Series.over_names("level: 95 % of other images' maps lie below", [level], "level", tone=0)
-            )
-            low = min(0.0, *(value for line in lines for _, value in line.points))
-            chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=(low, 1.0))
-            panels.append(render.Panel(render.draw_chart(chart)))
-        rows.append(tuple(panels))
-    titles = tuple(entry.title for entry in SIMILARITIES.values())
-    labels = tuple(title(method) for method in outcome.methods)
-    return render.draw(render.Grid(tuple(rows), titles, labels, keys=tuple(lines)), cell=360)
+    rows: dict[str, list[render.Chart]] = {}
+    for verdict in outcome.verdicts:
+        method, measure = verdict.method, verdict.measure
+        lines = [
+            render.Series.over_names(mode, [1.0, *outcome.curve(method, mode, measure)], kind, tone=tone)
+            for tone, (mode, kind) in enumerate(zip(MODES, LINE_KINDS, strict=True), start=1)
+        ]
+        lines.append(render.Series.over_names(LEVEL_NAME, [verdict.level], "level", tone=0))
+        low = min(0.0, *(value for line in lines for _, value in line.points))
+        chart = render.Chart("", "", "", tuple(lines), names=steps, y_range=(low, 1.0))
+        rows.setdefault(title(method), []).append(chart)
+    return draw_charts(rows, [entry.title for entry in SIMILARITIES.values()], cell=360)
 
 
 def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0]) -> Image.Image:
     """One item's maps: the original, then one column per step; one line per method."""
     steps = [("", 0), *((mode, step) for step in range(1, len(outcome.parts) + 1))]
     shown = image.resize((IMAGE_SIDE, IMAGE_SIDE))
-    rows = tuple(
-        (
-            render.Panel(shown) if method == outcome.methods[0] else None,
-            *(render.Panel(_picture(outcome.shown[step][method][row])) for step in steps),
-        )
-        for method in outcome.methods
-    )
+    rows: list[tuple[render.Panel | None, ...]] = []
+    for method in outcome.methods:
+        maps = (render.colorize(outcome.shown[step][method][row].numpy()) for step in steps)
+        pictures = (render.Panel(Image.fromarray(values)) for values in maps)
+        rows.append((None if rows else render.Panel(shown), *pictures))
     heads = ("image", "original", *(f"+ {short(part.name)}" for part in outcome.parts))
     labels = tuple(title(method) for method in outcome.methods)
     name = f"{outcome.items[row]}: random weights, {mode} from the head down"
-    return render.draw(render.Grid(rows, heads, labels, name), cell=152)
+    return render.draw(render.Grid(tuple(rows), heads, labels, name), cell=152)
 
 
 def write(outcome: Outcome, folder: Path, images: Sequence[Image.Image], about: Mapping[str, Any]) -> list[Path]:
     """sanity.json, table.md, table.csv, curves.csv, rows.csv, curves.png and strips/; returns the files. `images`: one
     per item.
     """
-    verdicts, steps = verdict_table(outcome), curve_table(outcome)
     texts = {
         "sanity.json": json.dumps(summary(outcome, about), indent=2, ensure_ascii=False),
-        "table.md": "\n".join(markdown(*table) for table in (verdicts, steps)),
-        "table.csv": comma_separated(*verdicts),
-        "curves.csv": comma_separated(*steps),
         "rows.csv": comma_separated(*_rows(outcome)),
     }
+    tables = {"table.csv": verdict_table(outcome), "curves.csv": curve_table(outcome)}
     pictures = {"curves.png": curves(outcome)}
     for row in range(len(next(iter(outcome.shown["", 0].values())))):
         name = f"strips/{row:02d}-{file_stem(Path(outcome.items[row]).stem)}.png"
         pictures[name] = strip(outcome, row, images[row])
-    return write_files(folder, texts, pictures)
+    return write_files(folder, texts, pictures, tables)
 
 
 def _rows(outcome: Outcome) -> TextTable:
@@ -151,7 +134,3 @@ def in_words(found: Sequence[Verdict | LabelComparison]) -> str:
     """`passes`, or the measures in which a method fails."""
     failed = [SIMILARITIES[one.measure].title for one in found if not one.passes]
     return f"fails: {', '.join(failed)}" if failed else "passes"
-
-
-def _picture(values: Any) -> Image.Image:
-    return Image.fromarray(render.colorize(values.numpy()))

@@ -22,7 +22,7 @@ from gamlens.sanity.compared_maps import Features, MakeMaps, MethodMaps, compare
 from gamlens.sanity.randomise import MODES, NetworkPart, states
 
 LEVEL = 0.95
-FEW = 5
+FEW, SHOWN_ITEMS = 5, 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Everything a run found; `shown` are maps {(mode, step): {method: (R,H,W)}}, (mode "", step 0) the originals."""
+    """Everything a run found; `shown` are maps {(mode, step): {method: (R,H,W)}} of the first items, with (mode "",
+    step 0) the originals.
+    """
 
     parts: tuple[NetworkPart, ...]
     items: tuple[str, ...]
@@ -68,13 +70,11 @@ class Outcome:
     def methods(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(verdict.method for verdict in self.verdicts))
 
-    def curve(self, method: str, mode: str, measure: str) -> list[Interval]:
-        """Mean similarity to the original after each step, with its interval over items."""
-        found = []
-        for step in range(1, len(self.parts) + 1):
-            mine = [row for row in self.rows if (row.method, row.mode, row.step) == (method, mode, step)]
-            found.append(bootstrap(torch.tensor([row.values[measure] for row in mine], dtype=torch.float64)))
-        return found
+    def curve(self, method: str, mode: str, measure: str) -> list[float]:
+        """Mean similarity to the original after each step."""
+        mine = [row for row in self.rows if (row.method, row.mode) == (method, mode)]
+        steps = ([row.values[measure] for row in mine if row.step == step] for step in range(1, len(self.parts) + 1))
+        return [float(torch.tensor(values, dtype=torch.float64).mean()) for values in steps]
 
 
 def randomise_parameters(
@@ -85,31 +85,29 @@ def randomise_parameters(
     *,
     groups: Sequence[int] | None = None,
     seed: int = 0,
-    modes: Sequence[str] = MODES,
-    keep: int = 20,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Maps of every state of a copy of the model, compared with the original's.
 
     `make` gives the maps (R,H,W) of every method through a lens, one row per item; rows of one group (the two sides of
-    a pair) are not "other images" to each other; the maps of the first `keep` rows are kept for pictures.
+    a pair) are not "other images" to each other.
     """
     groups = range(len(items)) if groups is None else groups
     check_groups(groups)
-    with warnings.catch_warnings(), _no_denormals():
-        warnings.simplefilter("ignore", GamlensWarning)
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning), _no_denormals():
         tell("original")
         original = {name: maps.cpu() for name, maps in make(lens).items()}
         features = describe(original)
-        shown, rows = {("", 0): {name: maps[:keep] for name, maps in original.items()}}, []
-        for state in states(lens, found, seed=seed, modes=modes):
+        shown, rows = {("", 0): {name: maps[:SHOWN_ITEMS] for name, maps in original.items()}}, []
+        for state in states(lens, found, seed=seed):
             tell(f"{state.mode}: {state.part}")
             maps = {name: values.cpu() for name, values in make(state.lens).items()}
-            shown[state.mode, state.step] = {name: values[:keep] for name, values in maps.items()}
-            for method, values in compare(features, describe(maps)).items():
-                flat = maps[method].flatten(1).amax(dim=1) == 0
+            shown[state.mode, state.step] = {name: values[:SHOWN_ITEMS] for name, values in maps.items()}
+            alike = compare(features, describe(maps))
+            for method, values in maps.items():
+                flat = values.flatten(1).amax(dim=1) == 0
                 for row, item in enumerate(items):
-                    one = {measure: float(value[row]) for measure, value in values.items()}
+                    one = {measure: float(alike[method, measure][row]) for measure in SIMILARITIES}
                     rows.append(MapSimilarity(method, state.mode, state.step, state.part, item, one, bool(flat[row])))
     return Outcome(tuple(found), tuple(items), tuple(rows), _verdicts(rows, features, groups, len(found)), shown)
 
@@ -139,13 +137,12 @@ def check_groups(groups: Sequence[int]) -> None:
 
 def _verdicts(rows: list[MapSimilarity], features: Features, groups: Sequence[int], last: int) -> tuple[Verdict, ...]:
     verdicts = []
-    for method, measures in others(features, groups).items():
+    for (method, measure), values in others(features, groups).items():
         end = [row for row in rows if (row.method, row.mode, row.step) == (method, MODES[0], last)]
-        for measure, values in measures.items():
-            left = bootstrap(torch.tensor([row.values[measure] for row in end], dtype=torch.float64))
-            level = float(values.double().quantile(LEVEL))
-            passes = left.mean <= level
-            verdicts.append(Verdict(method, measure, left, float(values.mean()), level, len(values), passes))
+        left = bootstrap(torch.tensor([row.values[measure] for row in end], dtype=torch.float64))
+        level = float(values.double().quantile(LEVEL))
+        passes = left.mean <= level
+        verdicts.append(Verdict(method, measure, left, float(values.mean()), level, len(values), passes))
     return tuple(verdicts)
 
 
@@ -159,8 +156,7 @@ def summary(outcome: Outcome, about: Mapping[str, Any]) -> dict[str, Any]:
         "passes": {method: outcome.passes(method) for method in outcome.methods},
         "verdicts": [{**vars(verdict), "left": vars(verdict.left)} for verdict in outcome.verdicts],
         "curves": [
-            {"method": method, "mode": mode, "measure": measure,
-             "mean": [value.mean for value in outcome.curve(method, mode, measure)]}
+            {"method": method, "mode": mode, "measure": measure, "mean": outcome.curve(method, mode, measure)}
             for method in outcome.methods for mode in MODES for measure in SIMILARITIES
         ],
         "flat": sum(row.flat for row in outcome.rows),

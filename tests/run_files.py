@@ -1,0 +1,14 @@
+"""Runs on disk from rows in memory."""
+
+from pathlib import Path
+from typing import Any
+
+from gamlens.engine import RunFolder
+from gamlens.evaluation import results
+
+
+def write_run(place: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """A finished run of one part."""
+    with RunFolder(place, {**about, "chunks": 1}, suffix=".parquet", fresh=True) as folder:
+        folder.write(0, results.encode(rows))
+        folder.finish({"items": about["items"], "errors": sum(bool(row["error"]) for row in rows), "resumed_at": 0})
