@@ -62,6 +62,7 @@ class Word:
     at: Point
     anchor: Literal["start", "middle", "end"]
     slanted: bool = False
+    ink: str = GUIDE
 
 
 Mark: TypeAlias = Stroke | Dots | Word
@@ -168,10 +169,8 @@ def _frame(
         marks += [Stroke(((left, y), (right, y)), AXIS, 1), Word(text, (left - 6, y), "end")]
     for value, text in labels:
         x = axes.place((value, axes.y_ticks[0]))[0]
-        marks += [Stroke(((x, bottom), (x, bottom + 4)), AXIS, 1)]
-        marks += [
-            Word(text, (x + 4, bottom + 9), "end", slanted) if slanted else Word(text, (x, bottom + 14), "middle")
-        ]
+        word = Word(text, (x + 4, bottom + 9), "end", slanted) if slanted else Word(text, (x, bottom + 14), "middle")
+        marks += [Stroke(((x, bottom), (x, bottom + 4)), AXIS, 1), word]
     if chart.x:
         marks.append(Word(bare(chart.x), (right, size[1] - 8), "end"))
     if chart.y:

@@ -15,22 +15,17 @@ def chart_html(chart: Chart) -> str:
     groups = "".join(_group(name, marks) for name, marks in lay_out(chart))
     words = f"{chart.title}: {chart.y} against {chart.x}, {', '.join(series.name for series in chart.series)}"
     title = f"<h4>{inline(chart.title)}</h4>" if chart.title else ""
+    legend = f'<ul class="legend">{"".join(map(series_item, chart.series))}</ul>' if len(chart.series) > 1 else ""
     caption = f"<figcaption>{inline(chart.caption)}</figcaption>" if chart.caption else ""
     return (
         f'<figure class="chart">{title}<svg viewBox="0 0 {CHART_SIZE[0]} {CHART_SIZE[1]}" role="img" '
-        f'aria-label="{escape(bare(words))}">{groups}</svg>{_legend(chart)}{caption}</figure>'
+        f'aria-label="{escape(bare(words))}">{groups}</svg>{legend}{caption}</figure>'
     )
 
 
 def _group(name: str, marks: Sequence[Mark]) -> str:
     title = f"<title>{escape(bare(name))}</title>" if name else ""
     return f"<g>{title}{''.join(map(_svg, marks))}</g>" if marks else ""
-
-
-def _legend(chart: Chart) -> str:
-    if len(chart.series) < 2:
-        return ""
-    return f'<ul class="legend">{"".join(map(series_item, chart.series))}</ul>'
 
 
 def series_item(series: Series) -> str:

@@ -10,19 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from gamlens.errors import GamlensError
-from gamlens.render.chart_layout import (
-    CHART_SIZE,
-    GUIDE,
-    INKS,
-    LABEL_SIZE,
-    SLANT,
-    Mark,
-    Point,
-    Stroke,
-    Word,
-    finite,
-    lay_out,
-)
+from gamlens.render.chart_layout import CHART_SIZE, INKS, LABEL_SIZE, SLANT, Mark, Point, Stroke, Word, finite, lay_out
 from gamlens.render.elements import Chart
 from gamlens.render.raster.lettering import font, plain
 
@@ -62,7 +50,7 @@ def paint(sheet: Image.Image, mark: Mark, scale: float) -> None:
 
 
 def _write(sheet: Image.Image, word: Word, scale: float) -> None:
-    face, text, ink = font(LABEL_SIZE * scale), plain(word.text), INKS[GUIDE]
+    face, text, ink = font(LABEL_SIZE * scale), plain(word.text), INKS[word.ink]
     x, y = (value * scale for value in word.at)
     if not word.slanted:
         anchor = {"start": "lm", "middle": "mm", "end": "rm"}[word.anchor]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, Registry
 from gamlens.render.elements import RGB, BoxCorners
 from gamlens.render.raster.colormaps import levels, lut, strength
 from gamlens.render.raster.rgb import ImageLike, rgb
@@ -46,7 +46,9 @@ def _flat(cmap: str, opacity: float) -> Blend:
     return Blend(np.full((256, 1), 1 - opacity), np.zeros((256, 3)), opacity * lut(cmap).astype(np.float32))
 
 
-STYLES: dict[str, Callable[[str, float], Blend]] = {"heat": _heat, "spotlight": _spotlight, "flat": _flat}
+STYLES: dict[str, Callable[[str, float], Blend]] = Registry(
+    "overlay style", {"heat": _heat, "spotlight": _spotlight, "flat": _flat}
+)
 
 
 def overlay(
@@ -63,8 +65,6 @@ def overlay(
 
     `boxes` are half-open (x0, y0, x1, y1) in pixels; `mask` (H, W) is outlined. "spotlight" needs no opacity.
     """
-    if style not in STYLES:
-        raise GamlensError(f"unknown overlay style {style!r}: {near(style, STYLES)}")
     if not 0 <= opacity <= 1:
         raise GamlensError(f"opacity must lie in [0, 1], found {opacity!r}: try 0.7")
     photo = rgb(image)
