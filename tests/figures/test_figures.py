@@ -19,7 +19,7 @@ from gamlens.cli import app
 from gamlens.data import load
 from gamlens.figures import FigureRequest, Strip, from_dataset, from_images, make, strips
 from gamlens.figures.panels import plain_map
-from gamlens.render.raster.grid import layout
+from gamlens.render.raster.grid_layout import GridLayout
 
 SIZES = ((80, 60), (50, 50), (60, 90), (96, 64))
 SIDE = 64
@@ -102,9 +102,9 @@ def test_panels(name: str, lens: Lens, folder: Path) -> None:
     picture = render.typeset(grid, dpi=150)
     wanted = 150 * (3.5 if columns <= 4 else 7.16)
     assert abs(picture.width - wanted) <= 8
-    place = layout(grid, cell=80, tight=True)
-    for row, height in zip(place.cells, place.heights, strict=True):
-        for (x, y), width, after in zip(row, place.widths, [*row[1:], (place.size[0], 0)], strict=True):
+    place = GridLayout(grid, cell=80, tight=True)
+    for row in place.cells:
+        for (x, y, width, height), after in zip(row, [*row[1:], (place.size[0], 0)], strict=True):
             assert 0 <= x < x + width <= after[0]
             assert y + height <= place.size[1]
     for above, below, height in zip(place.cells, place.cells[1:], place.heights, strict=False):

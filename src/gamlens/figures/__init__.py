@@ -98,9 +98,3 @@ def _fewer(picture: Image.Image) -> Image.Image:
     white = (np.asarray(picture) == 255).all(axis=2)
     fewer.paste(brightest // 3, mask=Image.fromarray(white))
     return fewer
-
-
-__all__ = [
-    "COMPARED", "FIGURES", "SUFFIXES", "EvidenceDrawing", "Example", "Figure", "FigureRequest", "Strip",
-    "draw_evidence", "from_dataset", "from_images", "hides_most", "make", "save", "scaled_frame", "strips",
-]  # fmt: skip

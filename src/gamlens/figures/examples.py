@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gamlens.data import Dataset, Sample, align
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, Registry
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.figures.request import Example
 from gamlens.inputs.images import upright
@@ -17,20 +19,18 @@ from gamlens.lens import Lens
 
 def from_images(files: Sequence[str], *, masks: Path | None = None) -> tuple[Example, ...]:
     """One example per file; `masks` is a folder with a PNG of each image's name, bright where the object is."""
-    found = []
-    for file in files:
-        mask = None
-        if masks is not None:
-            place = masks / f"{Path(file).stem}.png"
-            mask = np.asarray(upright(place).convert("L")) > 127
-            image = upright(file)
-            if mask.shape != (image.height, image.width):
-                raise GamlensError(
-                    f"The mask {str(place)!r} is {mask.shape[1]} x {mask.shape[0]}, its image {image.width} x "
-                    f"{image.height}: they must have one size."
-                )
-        found.append(Example(file, mask=mask))
-    return tuple(found)
+    return tuple(Example(file, mask=None if masks is None else _mask_of(file, masks)) for file in files)
+
+
+def _mask_of(file: str, folder: Path) -> NDArray[np.bool_]:
+    place, image = folder / f"{Path(file).stem}.png", upright(file)
+    mask = np.asarray(upright(place).convert("L")) > 127
+    if mask.shape != (image.height, image.width):
+        raise GamlensError(
+            f"The mask {str(place)!r} is {mask.shape[1]} x {mask.shape[0]}, its image {image.width} x "
+            f"{image.height}: they must have one size."
+        )
+    return mask
 
 
 def from_dataset(
@@ -47,24 +47,19 @@ def from_dataset(
     kind = {"boxes": "localization", "masks": "segmentation"}.get(takes, kind)
     dataset = dataset if takes == "pairs" else align(dataset, lens.labels)
     found = [unit for unit in units(dataset, Protocol(kind, task, pairs="neighbour", hold_out=0)) if not unit.problem]
-    chosen = _named(found, items) if items else found[:: max(1, len(found) // count)][:count]
-    return tuple(_example(sample, unit, dataset, takes) for unit in chosen for sample in unit.samples)
+    by_name = Registry("item", {unit.name: unit for unit in found})
+    chosen = [by_name[name] for name in items] if items else found[:: max(1, len(found) // count)][:count]
+    examples = []
+    for unit in chosen:
+        name, target = dataset.classes[unit.label], None if takes == "pairs" else unit.label
+        title = "" if name.isdigit() else name.split(",")[0].replace("_", " ")
+        examples += [replace(example_of(sample, unit, kind), target=target, title=title) for sample in unit.samples]
+    return tuple(examples)
 
 
-def _named(found: list[Unit], items: Sequence[str]) -> list[Unit]:
-    by_name = {unit.name: unit for unit in found}
-    for name in items:
-        if name not in by_name:
-            raise GamlensError(f"There is no item {name!r} for this figure: {near(name, by_name)}")
-    return [by_name[name] for name in items]
-
-
-def _example(sample: Sample, unit: Unit, dataset: Dataset, takes: str) -> Example:
-    boxes = tuple((b.x0, b.y0, b.x1, b.y1) for b in sample.boxes if b.label == unit.label)
-    mask, void = (sample.load_mask(unit.label), sample.void()) if takes == "masks" else (None, None)
-    target = None if takes == "pairs" else unit.label
-    return Example(sample.image, target, _title(dataset.classes[unit.label]), boxes, sample.size, mask, void)
-
-
-def _title(name: str) -> str:
-    return "" if name.isdigit() else name.split(",")[0].replace("_", " ")
+def example_of(sample: Sample, unit: Unit, kind: str) -> Example:
+    """The image of a sample with the ground truth of its unit's class that runs of this kind are measured by."""
+    own = [box for box in sample.boxes if box.label == unit.label and kind == "localization"]
+    boxes = tuple((box.x0, box.y0, box.x1, box.y1) for box in own)
+    mask, void = (sample.load_mask(unit.label), sample.void()) if kind == "segmentation" else (None, None)
+    return Example(sample.image, boxes=boxes, size=sample.size, mask=mask, void=void)

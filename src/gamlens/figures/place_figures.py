@@ -15,7 +15,7 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures.panels import PREDICTED_INK, TRUE_INK, frame_of, place_keys
 from gamlens.figures.request import Example, FigureRequest, example_pairs, targeted_examples
-from gamlens.render import BoxCorners, Grid, Panel, thumbnail
+from gamlens.render import RGB, BoxCorners, Grid, Panel, thumbnail
 
 PLACE_METHODS = ("gam", "grad_cam_pp", "grad_cam")
 PLACE_SIDE = 480
@@ -58,28 +58,23 @@ def truth_panel(example: Example, image: Image.Image) -> Panel:
     """The photo with its true mask or boxes."""
     picture = thumbnail(image, PLACE_SIDE)
     if example.mask is not None:
-        mask = _fit_mask(example.mask, picture)
-        return Panel(render.outlined(picture, mask, colour=TRUE_INK, thick=_thick(picture)), alt="the true mask")
+        return Panel(_outlined(picture, example.mask, TRUE_INK), alt="the true mask")
     return Panel(_true_boxes(picture, _truth(example, image, picture)), alt="the photo with its true boxes")
 
 
-def box_panel(result: Explanation, example: Example, threshold: float) -> Panel:
-    """A map of one row with its box and the true ones; IoU beneath."""
-    image = result.image()
-    picture = thumbnail(result.overlay(), PLACE_SIDE)
+def place_panel(result: Explanation, example: Example, threshold: float, *, masks: bool) -> Panel:
+    """A map of one row with the place it finds; IoU beneath.
+
+    `masks`: the outline of the pixels that reach the threshold; else the box around them, and the true boxes.
+    """
+    image, picture = result.image(), thumbnail(result.overlay(), PLACE_SIDE)
+    if masks:
+        lines = _outlined(picture, np.asarray(result.full() >= threshold), PREDICTED_INK)
+        return Panel(lines, caption=_mask_iou(result, example, threshold), alt=f"{result.names[0]}: saliency, outlined")
     found = [tuple(box) for box in result.boxes(threshold).tolist() if any(box)]
-    predicted, truth = _scaled(found, _size(image), picture), _truth(example, image, picture)
-    picture = _true_boxes(picture, truth)
-    picture = render.boxed(picture, predicted, colour=PREDICTED_INK, thick=_thick(picture))
+    predicted, truth = _scaled(found, image.size, picture), _truth(example, image, picture)
+    picture = render.boxed(_true_boxes(picture, truth), predicted, colour=PREDICTED_INK, thick=_thick(picture))
     return Panel(picture, caption=_box_iou(predicted, truth), alt=f"{result.names[0]}: saliency and boxes")
-
-
-def mask_panel(result: Explanation, example: Example, threshold: float) -> Panel:
-    """A map of one row with the outline of the pixels that reach the threshold; IoU beneath."""
-    picture = thumbnail(result.overlay(), PLACE_SIDE)
-    mask = _fit_mask(np.asarray(result.full() >= threshold), picture)
-    lines = render.outlined(picture, mask, colour=PREDICTED_INK, thick=_thick(picture))
-    return Panel(lines, caption=_mask_iou(result, example, threshold), alt=f"{result.names[0]}: saliency, outlined")
 
 
 def _by_class(request: FigureRequest, *, masks: bool) -> Grid:
@@ -92,8 +87,7 @@ def _by_class(request: FigureRequest, *, masks: bool) -> Grid:
 
 
 def _row(request: FigureRequest, example: Example, results: Sequence[Explanation], *, masks: bool) -> tuple[Panel, ...]:
-    draw = mask_panel if masks else box_panel
-    shown = [draw(result, example, request.threshold) for result in results]
+    shown = (place_panel(result, example, request.threshold, masks=masks) for result in results)
     return (truth_panel(example, results[0].image()), *shown)
 
 
@@ -106,7 +100,7 @@ def _grid(request: FigureRequest, rows: list[tuple[Panel, ...]], labels: list[st
 
 def _truth(example: Example, image: Image.Image, picture: Image.Image) -> list[BoxCorners]:
     """The true boxes in pixels of the picture shown."""
-    return _scaled(example.boxes, example.size or _size(image), picture)
+    return _scaled(example.boxes, example.size[::-1] if example.size else image.size, picture)
 
 
 def _true_boxes(picture: Image.Image, truth: list[BoxCorners]) -> Image.Image:
@@ -134,7 +128,8 @@ def _mask_iou(result: Explanation, example: Example, threshold: float) -> str:
 
 
 def _scaled(boxes: Iterable[Sequence[float]], size: tuple[int, int], picture: Image.Image) -> list[BoxCorners]:
-    right, down = picture.width / size[1], picture.height / size[0]
+    """Boxes of an image of `size` (width, height), in pixels of a picture of it."""
+    right, down = picture.width / size[0], picture.height / size[1]
     return [(x0 * right, y0 * down, x1 * right, y1 * down) for x0, y0, x1, y1 in boxes]
 
 
@@ -143,9 +138,7 @@ def _thick(picture: Image.Image) -> float:
     return LINE_WIDTH * 180 / PLACE_SIDE * max(picture.size) / min(picture.size)
 
 
-def _size(image: Image.Image) -> tuple[int, int]:
-    return image.height, image.width
-
-
-def _fit_mask(mask: NDArray[np.bool_], picture: Image.Image) -> NDArray[np.bool_]:
-    return np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST), dtype=bool)
+def _outlined(picture: Image.Image, mask: NDArray[np.bool_], colour: RGB) -> Image.Image:
+    """The picture with the outline of a mask of the whole image."""
+    small = np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST), dtype=bool)
+    return render.outlined(picture, small, colour=colour, thick=_thick(picture))
