@@ -15,7 +15,7 @@ from typing import Any
 
 from gamlens._version import __version__
 from gamlens.engine import Job, RunFolder, run_local
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, attempt
 from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation
 from gamlens.fuse import Fusion
@@ -23,7 +23,7 @@ from gamlens.inputs.batch import ModelInput
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
-from gamlens.report.image_files import limited_page, result_folders
+from gamlens.report.image_files import guess_bars, limited_page, result_folders
 from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
@@ -72,13 +72,8 @@ class FileExplainer:
 
     def load(self, items: Sequence[ImageFile]) -> tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]:
         """Files decoded and transformed one by one, each with its error where it cannot be."""
-        loaded: list[ModelInput | GamlensError] = []
-        for item in items:
-            try:
-                loaded.append(self.lens.prepare(Picture(Path(item.path).name, path=item.path)))
-            except GamlensError as error:
-                loaded.append(error)
-        return items, loaded
+        pictures = (Picture(Path(item.path).name, path=item.path) for item in items)
+        return items, [attempt(self.lens.prepare, picture) for picture in pictures]
 
     def work(self, loaded: tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
         """One row per file. Where no file was explained before, an error on all of them is raised."""
@@ -137,8 +132,7 @@ def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
     for row, name in enumerate(saved.names):
         overlay = thumbnail(saved.overlay(row), FILE_SIDE)
         panels.append(Panel(overlay, name, f"score {saved.scores[row]:.3g}", f"{name}: saliency"))
-    guesses = tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in result.top)
-    return Grid((tuple(panels),)), Bars(guesses)
+    return Grid((tuple(panels),)), guess_bars(result.top)
 
 
 def _about(lens: Lens, items: Sequence[ImageFile], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
