@@ -138,9 +138,9 @@ def test_negative_gradients(lens: Lens, folder: Path) -> None:
     found, sums = side.evidence(), side.sums()
     top = float(torch.maximum(found.positive.max(), found.negative.abs().max()))
     for row, values in ((6, found.positive), (7, found.negative.abs())):
-        assert np.array_equal(np.asarray(grid.rows[row][0].image), np.asarray(plain_map(values[0], top, frame).image))
+        assert np.array_equal(np.asarray(grid.rows[row][0].image), np.asarray(plain_map(values[0], frame, top).image))
     top = float(torch.maximum(sums.positive.max(), sums.negative.max()))
-    assert np.array_equal(np.asarray(grid.rows[5][0].image), np.asarray(plain_map(sums.negative[0], top, frame).image))
+    assert np.array_equal(np.asarray(grid.rows[5][0].image), np.asarray(plain_map(sums.negative[0], frame, top).image))
     share = float(found.hidden_share[0])
     assert grid.rows[8][0].caption == f"{100 * share:.0f} % of P"
     assert (grid.rows[2][0].mark == "bad") == (share > 0.5)

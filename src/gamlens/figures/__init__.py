@@ -12,14 +12,11 @@ import numpy as np
 from PIL import Image
 
 from gamlens.errors import GamlensError, GamlensWarning, Registry
-from gamlens.figures.class_figures import classes, depth, overview, small
-from gamlens.figures.evidence import EvidenceDrawing, draw_evidence, hides_most
-from gamlens.figures.examples import from_dataset, from_images
+from gamlens.figures.class_figures import Strip, classes, depth, overview, sanity, small, strips
 from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
-from gamlens.figures.panels import scaled_frame
+from gamlens.figures.panels import EvidenceDrawing, draw_evidence, scaled_frame
 from gamlens.figures.place_figures import localization, segmentation, similarity, xray
-from gamlens.figures.request import COMPARED, Example, FigureRequest
-from gamlens.figures.sanity_figure import Strip, sanity, strips
+from gamlens.figures.request import COMPARED, Example, FigureRequest, from_dataset, from_images
 from gamlens.render import Grid
 
 Takes = Literal["images", "pairs", "boxes", "masks", "overview"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from gamlens.render import RGB, BoxCorners, Grid, Panel, thumbnail
 
 PLACE_METHODS = ("gam", "grad_cam_pp", "grad_cam")
 PLACE_SIDE = 480
+FoundPlaces: TypeAlias = tuple[Example, str, list[Explanation]]  # a row: its example, its label, one map per method
 LINE_WIDTH = 5.5  # pixels of a picture whose longer side is PLACE_SIDE
 
 
@@ -34,14 +36,13 @@ def segmentation(request: FigureRequest) -> Grid:
 
 def similarity(request: FigureRequest) -> Grid:
     """Boxes by similarity, two rows per pair."""
-    rows, labels = [], []
-    for pair in example_pairs(request):
-        trace = request.lens.trace_pair(pair[0].image, pair[1].image, n=request.most)
+    found: list[FoundPlaces] = []
+    for x, y in example_pairs(request):
+        trace = request.lens.trace_pair(x.image, y.image, n=request.most)
         both = [trace.explain(name, request.blocks_of(name), score=request.score) for name in PLACE_METHODS]
-        for side, example in zip("xy", pair, strict=True):
-            rows.append(_row(request, example, [getattr(result, side) for result in both], masks=False))
-            labels.append(example.title or request.score)
-    return replace(_grid(request, rows, labels, masks=False), breaks=tuple(range(2, len(rows), 2)))
+        found.append((x, x.title or request.score, [result.x for result in both]))
+        found.append((y, y.title or request.score, [result.y for result in both]))
+    return replace(_grid(request, found, masks=False), breaks=tuple(range(2, len(found), 2)))
 
 
 def xray(request: FigureRequest) -> Grid:
@@ -78,24 +79,23 @@ def place_panel(result: Explanation, example: Example, threshold: float, *, mask
 
 
 def _by_class(request: FigureRequest, *, masks: bool) -> Grid:
-    rows, labels = [], []
+    found: list[FoundPlaces] = []
     for example in targeted_examples(request):
         results = list(request.explain(request.trace(example), PLACE_METHODS).values())
-        rows.append(_row(request, example, results, masks=masks))
-        labels.append(example.title or results[0].names[0])
-    return _grid(request, rows, labels, masks=masks)
+        found.append((example, example.title or results[0].names[0], results))
+    return _grid(request, found, masks=masks)
 
 
-def _row(request: FigureRequest, example: Example, results: Sequence[Explanation], *, masks: bool) -> tuple[Panel, ...]:
-    shown = (place_panel(result, example, request.threshold, masks=masks) for result in results)
-    return (truth_panel(example, results[0].image()), *shown)
-
-
-def _grid(request: FigureRequest, rows: list[tuple[Panel, ...]], labels: list[str], *, masks: bool) -> Grid:
+def _grid(request: FigureRequest, found: list[FoundPlaces], *, masks: bool) -> Grid:
+    """One row per example: the photo with its truth, then every method's place."""
     truth = any(example.boxes or example.mask is not None for example in request.examples)
     heads = ("Ground truth" if truth else "Photo", *map(request.head, PLACE_METHODS))
     keys = place_keys(f"predicted, map >= {request.threshold:g}", truth=truth, dashed=not masks)
-    return Grid(tuple(rows), heads, tuple(labels), keys=keys)
+    rows = []
+    for example, _, results in found:
+        places = (place_panel(result, example, request.threshold, masks=masks) for result in results)
+        rows.append((truth_panel(example, results[0].image()), *places))
+    return Grid(tuple(rows), heads, tuple(label for _, label, _ in found), keys=keys)
 
 
 def _truth(example: Example, image: Image.Image, picture: Image.Image) -> list[BoxCorners]:

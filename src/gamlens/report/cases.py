@@ -13,9 +13,9 @@ from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
 from gamlens.explanation import Explanation
-from gamlens.figures.examples import example_of
 from gamlens.figures.panels import SALIENCY_KEY, TRUE_INK, heat, place_keys
 from gamlens.figures.place_figures import place_panel, truth_panel
+from gamlens.figures.request import example_of
 from gamlens.inputs.images import upright
 from gamlens.lens import Lens
 from gamlens.render import Block, Grid, Heading, LineKey, Panel, ScaleKey, Text, thumbnail

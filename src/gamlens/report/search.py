@@ -45,7 +45,7 @@ class SearchOptions:
     def __post_init__(self) -> None:
         scores.find_pair_score(self.score)
         methods.find(self.method)
-        FUSIONS[self.fuse]
+        FUSIONS[self.fuse]  # an unknown name is an error
 
     def check(self, lens: Lens, picture: Picture) -> None:
         """An error where the model has fewer than n blocks, found out on one image before the long part."""
@@ -113,8 +113,9 @@ def recall(lens: Lens, path: str) -> SearchedImages:
     pictures = images.pictures
     gone = [n for n, picture in enumerate(pictures) if picture.path is not None and not os.path.exists(picture.path)]
     if len(gone) == len(images):
-        there = f"such as {pictures[0].path}"
-        raise GamlensError(f"The images of {path} are not there, {there}: search in their folder again.")
+        raise GamlensError(
+            f"The images of {path} are not there, such as {pictures[0].path}: search in their folder again."
+        )
     bad = tuple((str(pictures[n].path), "There is no such file any more.") for n in gone)
     return SearchedImages(images[sorted({*range(len(images))} - {*gone})] if gone else images, bad)
 
