@@ -62,8 +62,7 @@ def make(name: str, request: FigureRequest) -> Grid:
             f"Figure {name!r} takes {least} image{'s' if least > 1 else ''} or more and {count} came: give image "
             "files, or a data set with --data and --root."
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GamlensWarning)
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if not request.lens.knows_blocks:
             request.lens.trace(request.examples[0].image, n=1)
         return figure.make(request)

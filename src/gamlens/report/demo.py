@@ -122,8 +122,7 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
     except OSError as error:
         raise GamlensError(f"Cannot make the folder {str(out)!r}: {error.strerror or error}.") from error
     sections: list[Section] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GamlensWarning)
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         for make in SECTIONS:
             step(words()["sections"][make.__name__]["step"])
             sections.append(make(lens))

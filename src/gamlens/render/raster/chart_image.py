@@ -17,15 +17,15 @@ from gamlens.render.raster.lettering import font, plain
 OVERSAMPLING = 3
 
 
-def draw_chart(chart: Chart, *, width: int = CHART_SIZE[0], height: int = CHART_SIZE[1]) -> Image.Image:
+def draw_chart(chart: Chart) -> Image.Image:
     """`chart` on white, without its title, caption and legend: those belong to the grid around it."""
     if not any(finite(series.points) for series in chart.series):
         raise GamlensError("a chart to draw has at least one finite point, found none: give some")
-    sheet = Image.new("RGB", (width * OVERSAMPLING, height * OVERSAMPLING), "white")
-    for _, marks in lay_out(chart, (width, height)):
+    sheet = Image.new("RGB", (CHART_SIZE[0] * OVERSAMPLING, CHART_SIZE[1] * OVERSAMPLING), "white")
+    for _, marks in lay_out(chart):
         for mark in marks:
             paint(sheet, mark, OVERSAMPLING)
-    return sheet.resize((width, height), Image.Resampling.LANCZOS)
+    return sheet.resize(CHART_SIZE, Image.Resampling.LANCZOS)
 
 
 def paint(sheet: Image.Image, mark: Mark, scale: float) -> None:
