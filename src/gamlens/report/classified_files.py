@@ -137,7 +137,7 @@ def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
 
 def _about(lens: Lens, items: Sequence[ImageFile], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
     """What the call is: the same files as they are now, explained in the same way."""
-    state = [[item.path, *_size_and_time(item.path)] for item in items]
+    state = [_state(item.path) for item in items]
     return {
         "model": lens.name, "weights": [lens.weights, digest(lens.model)],
         "blocks": list(lens.blocks) if lens.knows_blocks else [],
@@ -146,24 +146,21 @@ def _about(lens: Lens, items: Sequence[ImageFile], options: ClassifyOptions, bat
     }  # fmt: skip
 
 
-def _size_and_time(file: str) -> tuple[int, int]:
-    try:
+def _state(file: str) -> list[str | int]:
+    """A file with its size and the time of its last change, zeros where it cannot be read."""
+    with suppress(OSError):
         found = os.stat(file)
-    except OSError:
-        return 0, 0
-    return found.st_size, found.st_mtime_ns
+        return [file, found.st_size, found.st_mtime_ns]
+    return [file, 0, 0]
 
 
 def _saved_row(result: StreamResult) -> dict[str, Any]:
     """Save one image's explanation; the row that is kept of it holds no maps."""
     item: ImageFile = result.image
-    explanation, error = result.explanation, result.error
-    if explanation is not None:
-        try:
-            explanation.save(item.folder)
-        except GamlensError as failure:
-            explanation, error = None, str(failure)
-    if explanation is None:
+    explanation = result.explanation
+    saved = attempt(explanation.save, item.folder) if explanation is not None else None
+    error = str(saved) if isinstance(saved, GamlensError) else result.error
+    if explanation is None or error:
         return {"file": item.path, "error": error if item.path in error else f"{item.path}: {error}"}
     found = zip(explanation.targets.tolist(), explanation.names, explanation.scores.tolist(), strict=True)
     return {

@@ -13,9 +13,8 @@ from typing import Any
 from gamlens.errors import GamlensError
 from gamlens.files import write_whole
 from gamlens.render.elements import Bars, Block, Chart, Charts, Grid, Heading, Page, Panel, Section, Table, Text
-from gamlens.render.html.bars_and_tables import bars_html, table_html
+from gamlens.render.html.charts_and_tables import bars_html, chart_html, table_html
 from gamlens.render.html.pictures import grid_html, single_html
-from gamlens.render.html.svg_chart import chart_html
 from gamlens.render.inline import bare, inline, paragraphs, slug, unique_names
 
 PAGE_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

@@ -10,7 +10,7 @@ from html import escape
 from PIL import Image
 
 from gamlens.render.elements import Grid, LineKey, Panel, Series
-from gamlens.render.html.svg_chart import series_item
+from gamlens.render.html.charts_and_tables import series_item
 from gamlens.render.inline import bare, inline
 from gamlens.render.raster.keys import ramp
 from gamlens.render.raster.rgb import fitted, pixelated, rgb
