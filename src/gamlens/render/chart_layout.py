@@ -1,7 +1,7 @@
 """The one chart engine: a Chart becomes strokes, dots and words at places of a drawing.
 
-`html.charts_and_tables` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks, scales,
-series, labels and colours are decided here, for both. Places are pixels (x, y) from the upper left corner.
+`html.charts_and_tables` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks,
+scales, series, labels and colours are decided here, for both. Places are pixels (x, y) from the upper left corner.
 """
 
 from __future__ import annotations

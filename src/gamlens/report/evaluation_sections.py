@@ -35,10 +35,8 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
         known = [cell for cell in mine.values() if cell.paper is not None]
         paper = " / ".join(f"{cell.paper:g}" for cell in known) + (f" ({known[0].paper_model})" if known else "")
-        title, values = (
-            METHODS[method].title if n else f"{method} (control)",
-            (tables.shown(mine[name]) for name in names),
-        )
+        title = METHODS[method].title if n else f"{method} (control)"
+        values = (tables.shown(mine[name]) for name in names)
         lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))
     left_out = max((cell.left_out for cell in found), default=0)
     why = "chose the thresholds and are left out of IoU" if "IoU" in names else "had no positive score to drop from"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 from gamlens.errors import GamlensError
 from gamlens.render.elements import Grid
@@ -12,17 +11,8 @@ from gamlens.render.raster.keys import arranged
 from gamlens.render.raster.lettering import fitting, font, line_height, wrapped
 
 TITLE_SIZE, HEAD_SIZE, CAPTION_SIZE = 19, 15, 13
-
-
-class Spacing(NamedTuple):
-    """Room around the grid, between cells, and between parts."""
-
-    margin: int
-    gap: int
-    apart: int
-
-
-WIDE, TIGHT = Spacing(16, 14, 14), Spacing(3, 6, 10)  # at scale 1
+# room at scale 1: around the grid, between cells, and between parts
+WIDE, TIGHT = (16, 14, 14), (3, 6, 10)
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,8 @@ class GridLayout:
         if cell < 16 or scale <= 0:
             raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
         self.grid, self.cell, self.scale, self.tight = grid, cell * scale, scale, tight
-        self.space, self.pad = Spacing(*(round(room * scale) for room in (TIGHT if tight else WIDE))), round(6 * scale)
+        self.margin, self.gap, self.apart = (round(room * scale) for room in (TIGHT if tight else WIDE))
+        self.pad = round(6 * scale)
         self.cells: list[list[tuple[int, int, int, int]]] = []
         self.texts: list[TextLines] = []
         self.rules: list[tuple[int, int, int]] = []
@@ -65,16 +56,16 @@ class GridLayout:
         self.heights = self._heights()
         label = fitting(grid.labels, self.heights, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
         labels, room = self._labels(label)
-        self.lefts = self._lefts(self.space.margin + room)
+        self.lefts = self._lefts(self.margin + room)
         self.right = self.lefts[-1] + self.widths[-1]
         bottom = self._rows(self._heads())
         self._place_labels(labels, label)
         self.keys = arranged(grid.keys, self.right - self.lefts[0], scale)
-        self.keys_top = bottom + max(self.space.gap, round(10 * scale))
+        self.keys_top = bottom + max(self.gap, round(10 * scale))
         if self.keys:
             line = line_height(CAPTION_SIZE * scale)
             bottom = self.keys_top + len(self.keys) * line + (len(self.keys) - 1) * self.pad
-        self.size = (self.right + self.space.margin, bottom + self.space.margin)
+        self.size = (self.right + self.margin, bottom + self.margin)
 
     def _heights(self) -> list[int]:
         if not self.grid.widths:
@@ -94,23 +85,23 @@ class GridLayout:
         else:
             labels = [wrapped(name, face, 0.6 * self.cell, most=3) for name in names]
             deep = round(max((face.getlength(text) for lines in labels for text in lines), default=0))
-        return labels, deep + self.space.gap if deep else 0
+        return labels, deep + self.gap if deep else 0
 
     def _lefts(self, left: int) -> list[int]:
         """The left edge of every column; groups stand apart."""
         starts = set(accumulate(span for _, span in self.grid.groups))
         lefts = []
         for number, width in enumerate(self.widths):
-            left += self.space.apart if number in starts else 0
+            left += self.apart if number in starts else 0
             lefts.append(left)
-            left += width + self.space.gap
+            left += width + self.gap
         return lefts
 
     def _heads(self) -> int:
         """The title, the heads of groups with a rule under each, the heads of columns; returns where rows begin."""
-        grid, scale, top = self.grid, self.scale, self.space.margin
+        grid, scale, top = self.grid, self.scale, self.margin
         size = TITLE_SIZE * scale
-        title = wrapped(grid.title, font(size), self.right - self.space.margin, most=2)
+        title = wrapped(grid.title, font(size), self.right - self.margin, most=2)
         self.texts.append(TextLines(title, (top, top), size, "la"))
         top += len(title) * line_height(size) + self.pad if title else 0
         size = fitting(grid.columns, self.widths, HEAD_SIZE * scale) if self.tight else HEAD_SIZE * scale
@@ -131,28 +122,28 @@ class GridLayout:
 
     def _rows(self, top: int) -> int:
         """The cells with a title above and a caption below; returns where the last row ends."""
-        size, space = CAPTION_SIZE * self.scale, self.space
+        size = CAPTION_SIZE * self.scale
         line, face = line_height(size), font(size)
         for number, (row, height) in enumerate(zip(self.grid.rows, self.heights, strict=True)):
             shown = list(zip(row, self.widths, strict=False))
             titles = [wrapped(panel.title, face, width, most=1) if panel else [] for panel, width in shown]
             captions = [wrapped(panel.caption, face, width, most=3) if panel else [] for panel, width in shown]
             above, below = (max(map(len, texts), default=0) for texts in (titles, captions))
-            top += (space.apart if number in self.grid.breaks else 0) + (self.pad // 2 if above else 0)
+            top += (self.apart if number in self.grid.breaks else 0) + (self.pad // 2 if above else 0)
             if number and number in self.grid.breaks:
-                self.rules.append((self.lefts[0], self.right, top - (space.gap + space.apart) // 2))
+                self.rules.append((self.lefts[0], self.right, top - (self.gap + self.apart) // 2))
             top += above * line
             for left, width, title, caption in zip(self.lefts, self.widths, titles, captions, strict=False):
                 middle = left + width / 2
                 self.texts.append(TextLines(title, (middle, top - line - 3 * self.scale), size))
                 self.texts.append(TextLines(caption, (middle, top + height + 6 * self.scale), size, bold=False))
             self.cells.append([(x, top, width, height) for x, width in zip(self.lefts, self.widths, strict=True)])
-            top += height + (below * line + self.pad if below else 0) + space.gap
-        return top - space.gap
+            top += height + (below * line + self.pad if below else 0) + self.gap
+        return top - self.gap
 
     def _place_labels(self, labels: list[list[str]], size: float) -> None:
         """The labels of rows: to the left of their pictures, or running upwards where `tight`."""
-        gap = self.space.gap
+        gap = self.gap
         for lines, ((left, top, _, height), *_) in zip(labels, self.cells, strict=False):
             deep = len(lines) * line_height(size)
             if self.tight:
