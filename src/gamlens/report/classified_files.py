@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gamlens._version import __version__
 from gamlens.engine import Job, RunFolder, run_local
@@ -28,6 +28,8 @@ from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
 FILES_SHOWN, FILE_SIDE = 200, 480
+
+FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that its explanation goes to
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,6 @@ class FileResult:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class ImageFile:
-    """An image file and the folder that its explanation goes to."""
-
-    path: str
-    folder: str
-
-
 @dataclass
 class FileExplainer:
     """A worker: decodes files, explains them and saves each in its folder; a bad file is a row with its error."""
@@ -70,12 +64,12 @@ class FileExplainer:
     options: ClassifyOptions
     explained: int = 0
 
-    def load(self, items: Sequence[ImageFile]) -> tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]:
+    def load(self, items: Sequence[FileToExplain]) -> tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]:
         """Files decoded and transformed one by one, each with its error where it cannot be."""
-        pictures = (Picture(Path(item.path).name, path=item.path) for item in items)
+        pictures = (Picture(Path(path).name, path=path) for path, _ in items)
         return items, [attempt(self.lens.prepare, picture) for picture in pictures]
 
-    def work(self, loaded: tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
+    def work(self, loaded: tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
         """One row per file. Where no file was explained before, an error on all of them is raised."""
         files, strict = list(enumerate(loaded[0])), self.explained == 0
         results = explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict)
@@ -100,8 +94,8 @@ def classify_files(
     If it is interrupted, the same call goes on where it was: finished chunks lie in `out/.runs` until the end. A file
     that cannot be read, explained or saved is an error of its own; options that fail on every file are an error.
     """
-    items = [ImageFile(file, str(folder)) for file, folder in result_folders(files, out).items()]
-    about = _about(lens, items, options, batch_size, chunk)
+    items = [(file, str(folder)) for file, folder in result_folders(files, out).items()]
+    about = _about(lens, [file for file, _ in items], options, batch_size, chunk)
     place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     with RunFolder(place, about, suffix=".jsonl") as folder:
         worker = partial(FileExplainer, lens, options, explained=len(folder.written()))
@@ -135,14 +129,13 @@ def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
     return Grid((tuple(panels),)), guess_bars(result.top)
 
 
-def _about(lens: Lens, items: Sequence[ImageFile], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
+def _about(lens: Lens, files: Sequence[str], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
     """What the call is: the same files as they are now, explained in the same way."""
-    state = [_state(item.path) for item in items]
     return {
         "model": lens.name, "weights": [lens.weights, digest(lens.model)],
         "blocks": list(lens.blocks) if lens.knows_blocks else [],
         "recipe": asdict(options), "batch": batch, "chunk": chunk, "version": __version__,
-        "files": hashlib.sha256(json.dumps(state).encode()).hexdigest(),
+        "files": hashlib.sha256(json.dumps(list(map(_state, files))).encode()).hexdigest(),
     }  # fmt: skip
 
 
@@ -156,16 +149,15 @@ def _state(file: str) -> list[str | int]:
 
 def _saved_row(result: StreamResult) -> dict[str, Any]:
     """Save one image's explanation; the row that is kept of it holds no maps."""
-    item: ImageFile = result.image
-    explanation = result.explanation
-    saved = attempt(explanation.save, item.folder) if explanation is not None else None
+    (path, folder), explanation = result.image, result.explanation
+    saved = attempt(explanation.save, folder) if explanation is not None else None
     error = str(saved) if isinstance(saved, GamlensError) else result.error
     if explanation is None or error:
-        return {"file": item.path, "error": error if item.path in error else f"{item.path}: {error}"}
+        return {"file": path, "error": error if path in error else f"{path}: {error}"}
     found = zip(explanation.targets.tolist(), explanation.names, explanation.scores.tolist(), strict=True)
     return {
-        "file": item.path,
-        "folder": item.folder,
+        "file": path,
+        "folder": folder,
         "top": [vars(guess) for guess in result.top],
         "explained": [{"target": target, "name": name, "score": score} for target, name, score in found],
         "boxes": explanation.boxes().tolist(),
