@@ -19,7 +19,7 @@ from gamlens.cli import app
 from gamlens.data import load
 from gamlens.figures import FigureRequest, Strip, from_dataset, from_images, make, strips
 from gamlens.figures.panels import plain_map
-from gamlens.render.raster.grid import layout
+from gamlens.render.raster.grid_layout import GridLayout
 
 SIZES = ((80, 60), (50, 50), (60, 90), (96, 64))
 SIDE = 64
@@ -102,9 +102,9 @@ def test_panels(name: str, lens: Lens, folder: Path) -> None:
     picture = render.typeset(grid, dpi=150)
     wanted = 150 * (3.5 if columns <= 4 else 7.16)
     assert abs(picture.width - wanted) <= 8
-    place = layout(grid, cell=80, tight=True)
-    for row, height in zip(place.cells, place.heights, strict=True):
-        for (x, y), width, after in zip(row, place.widths, [*row[1:], (place.size[0], 0)], strict=True):
+    place = GridLayout(grid, cell=80, tight=True)
+    for row in place.cells:
+        for (x, y, width, height), after in zip(row, [*row[1:], (place.size[0], 0)], strict=True):
             assert 0 <= x < x + width <= after[0]
             assert y + height <= place.size[1]
     for above, below, height in zip(place.cells, place.cells[1:], place.heights, strict=False):
@@ -138,9 +138,9 @@ def test_negative_gradients(lens: Lens, folder: Path) -> None:
     found, sums = side.evidence(), side.sums()
     top = float(torch.maximum(found.positive.max(), found.negative.abs().max()))
     for row, values in ((6, found.positive), (7, found.negative.abs())):
-        assert np.array_equal(np.asarray(grid.rows[row][0].image), np.asarray(plain_map(values[0], top, frame).image))
+        assert np.array_equal(np.asarray(grid.rows[row][0].image), np.asarray(plain_map(values[0], frame, top).image))
     top = float(torch.maximum(sums.positive.max(), sums.negative.max()))
-    assert np.array_equal(np.asarray(grid.rows[5][0].image), np.asarray(plain_map(sums.negative[0], top, frame).image))
+    assert np.array_equal(np.asarray(grid.rows[5][0].image), np.asarray(plain_map(sums.negative[0], frame, top).image))
     share = float(found.hidden_share[0])
     assert grid.rows[8][0].caption == f"{100 * share:.0f} % of P"
     assert (grid.rows[2][0].mark == "bad") == (share > 0.5)

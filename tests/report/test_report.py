@@ -25,7 +25,7 @@ from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.render import Chart, Charts, Grid, Table, Text
 from gamlens.report import evaluation as report
-from gamlens.report.values import Measure, aligned, columns, difference, reference, rivals
+from gamlens.report.values import aligned, columns, difference, reference, rivals
 
 IMAGES, SIDE = 24, 64
 CHROMIUM = "/usr/bin/chromium"
@@ -87,10 +87,11 @@ def test_columns_and_pairs_by_hand(run: results.Run) -> None:
     cell = next(c for c in tables.cells(run) if (c.method, c.n, c.metric) == ("gam", 2, "IoU"))
     assert base.mean() == pytest.approx(cell.value.mean)
     assert base.threshold == cell.threshold
-    others = rivals(found, base, Measure("IoU, %", "up"))
+    others = rivals(found, base)
     assert [(o.method, o.n) for o in others if o.method == "gam"] == [("gam", 1)]
     assert {o.method for o in others} == {"gam", "grad_cam", "grad_cam_pp"}
-    worst = rivals(found, base, Measure("drop", "down"))[0]
+    dropping = [replace(column, grid=None) for column in found]
+    worst = rivals(dropping, replace(base, grid=None))[0]
     assert worst.mean() <= next(o for o in others if o.method == worst.method).mean()
     _, mine, theirs = aligned(base, others[0])
     by_hand = [
@@ -99,7 +100,7 @@ def test_columns_and_pairs_by_hand(run: results.Run) -> None:
         for key in base.keys if int(key[0][:2]) % 4
     ]  # fmt: skip
     assert (mine - theirs).tolist() == pytest.approx(by_hand)
-    gap = difference(base, others[0], Measure("drop", "down"))
+    gap = difference(replace(base, grid=None), others[0])
     assert gap.mean == pytest.approx(-np.mean(by_hand))
     assert gap.wins == sum(value < 0 for value in by_hand)
 

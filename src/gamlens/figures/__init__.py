@@ -12,14 +12,11 @@ import numpy as np
 from PIL import Image
 
 from gamlens.errors import GamlensError, GamlensWarning, Registry
-from gamlens.figures.class_figures import classes, depth, overview, small
-from gamlens.figures.evidence import EvidenceDrawing, draw_evidence, hides_most
-from gamlens.figures.examples import from_dataset, from_images
+from gamlens.figures.class_figures import Strip, classes, depth, overview, sanity, small, strips
 from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
-from gamlens.figures.panels import scaled_frame
+from gamlens.figures.panels import EvidenceDrawing, draw_evidence, scaled_frame
 from gamlens.figures.place_figures import localization, segmentation, similarity, xray
-from gamlens.figures.request import COMPARED, Example, FigureRequest
-from gamlens.figures.sanity_figure import Strip, sanity, strips
+from gamlens.figures.request import COMPARED, Example, FigureRequest, from_dataset, from_images
 from gamlens.render import Grid
 
 Takes = Literal["images", "pairs", "boxes", "masks", "overview"]
@@ -65,8 +62,7 @@ def make(name: str, request: FigureRequest) -> Grid:
             f"Figure {name!r} takes {least} image{'s' if least > 1 else ''} or more and {count} came: give image "
             "files, or a data set with --data and --root."
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GamlensWarning)
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if not request.lens.knows_blocks:
             request.lens.trace(request.examples[0].image, n=1)
         return figure.make(request)
@@ -98,9 +94,3 @@ def _fewer(picture: Image.Image) -> Image.Image:
     white = (np.asarray(picture) == 255).all(axis=2)
     fewer.paste(brightest // 3, mask=Image.fromarray(white))
     return fewer
-
-
-__all__ = [
-    "COMPARED", "FIGURES", "SUFFIXES", "EvidenceDrawing", "Example", "Figure", "FigureRequest", "Strip",
-    "draw_evidence", "from_dataset", "from_images", "hides_most", "make", "save", "scaled_frame", "strips",
-]  # fmt: skip

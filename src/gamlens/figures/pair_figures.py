@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from gamlens.explanation import Explanation
-from gamlens.figures.evidence import draw_evidence, hides_most
-from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, aspects, frame_of, heat, is_empty, photo, plain_map
+from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, draw_evidence, heat, is_empty, photo, plain_map
 from gamlens.figures.request import COMPARED, FigureRequest, example_pairs, require_several_blocks
-from gamlens.inputs.frame import Frame
 from gamlens.render import Grid, LineKey, Panel, ScaleKey
-from gamlens.trace import Trace
+from gamlens.trace import HIDDEN_SHARE, Trace
 
 LITERAL = "grad_cam_pp_literal"
 SUMS_KEY = ScaleKey("Sums over channels", "0", "largest")
@@ -47,7 +45,7 @@ def negative(request: FigureRequest) -> Grid:
             columns.append(_diagnosis(own, other, side))
     keys = (SALIENCY_KEY, SUMS_KEY, LineKey("hidden: |N| >= P", PREDICTED_INK))
     cells = tuple(zip(*columns, strict=True))
-    return Grid(cells, labels=names, groups=tuple(groups), widths=aspects(cells[0]), keys=keys)
+    return Grid(cells, labels=names, groups=tuple(groups), widths=_aspects(cells[0]), keys=keys)
 
 
 def layers(request: FigureRequest) -> Grid:
@@ -60,30 +58,28 @@ def layers(request: FigureRequest) -> Grid:
         pair = trace.explain("gam", place + 1, score=request.score)
         both = (pair.x, pair.y)
         sums = [side.sums(name) for side in trace.sides(request.score)]
-        frames = [frame_of(result) for result in both]
-        rows.append(
-            (
-                *(heat(result, block=name) for result in both),
-                *(_on_own_scale(part.activation[0], frame) for part, frame in zip(sums, frames, strict=True)),
-                *(_on_own_scale(part.positive[0], frame) for part, frame in zip(sums, frames, strict=True)),
-                *(heat(result, caption=f"n={place + 1}") for result in both),
-            )
-        )
+        own = [heat(result, block=name) for result in both]
+        activations = [plain_map(part.activation[0], one.frames[0]) for part, one in zip(sums, both, strict=True)]
+        rising = [plain_map(part.positive[0], one.frames[0]) for part, one in zip(sums, both, strict=True)]
+        means = [heat(result, caption=f"n={place + 1}") for result in both]
+        rows.append((*own, *activations, *rising, *means))
         height, width = sums[0].activation.shape[1:]
         labels.append(f"{('L', 'L-1', 'L-2', 'L-3')[place]}: {height}x{width}")
     groups = (("Saliency", 2), ("Activations", 2), ("Gradients > 0", 2), ("Mean of the last n", 2))
     return Grid(
-        tuple(rows), labels=tuple(labels), groups=groups, widths=aspects(rows[0]), keys=(SALIENCY_KEY, SUMS_KEY)
+        tuple(rows), labels=tuple(labels), groups=groups, widths=_aspects(rows[0]), keys=(SALIENCY_KEY, SUMS_KEY)
     )
 
 
-def _on_own_scale(values: Tensor, frame: Frame) -> Panel:
-    return plain_map(values, float(values.max()), frame)
+def _aspects(panels: Sequence[Panel]) -> tuple[float, ...]:
+    """Width over height of each picture: columns this wide hold pictures of one height."""
+    return tuple(panel.image.width / panel.image.height for panel in panels)
 
 
 def _diagnosis(gam: Explanation, cam: Explanation, side: Trace) -> list[Panel]:
     """One image's column of the negative-gradient figure; each two parts that are compared share a scale."""
-    frame, evidence = frame_of(gam), side.evidence()
+    frame, evidence = gam.frames[0], side.evidence()
+    share = float(evidence.hidden_share[0])
     activation, rising, falling = (part[0] for part in side.sums())
     top = float(torch.maximum(rising.max(), falling.max()))
     drawn = draw_evidence(
@@ -92,17 +88,13 @@ def _diagnosis(gam: Explanation, cam: Explanation, side: Trace) -> list[Panel]:
     return [
         photo(gam),
         heat(gam),
-        heat(cam, mark="bad" if hides_most(evidence) else ""),
-        _on_own_scale(activation, frame),
-        plain_map(rising, top, frame),
-        plain_map(falling, top, frame),
+        heat(cam, mark="bad" if share > HIDDEN_SHARE else ""),
+        plain_map(activation, frame),
+        plain_map(rising, frame, top),
+        plain_map(falling, frame, top),
         Panel(drawn.positive),
         Panel(drawn.negative),
-        Panel(
-            drawn.hidden,
-            caption=f"{100 * float(evidence.hidden_share[0]):.0f} % of P",
-            alt="pixels that Grad-CAM hides",
-        ),
+        Panel(drawn.hidden, caption=f"{100 * share:.0f} % of P", alt="pixels that Grad-CAM hides"),
     ]
 
 
@@ -115,14 +107,12 @@ def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
     for x, y in example_pairs(request):
         trace = request.lens.trace_pair(x.image, y.image, n=request.most)
         results = {name: trace.explain(name, request.blocks_of(name), score=request.score) for name in methods}
+        labels += [f"{request.score} {float(results['gam'].scores[0]):.3g}", ""]
         for side, part in zip("xy", trace.sides(request.score), strict=True):
-            hides = hides_most(part.evidence())
             own = {name: getattr(result, side) for name, result in results.items()}
-            fails = {name: is_empty(shown) or (name == "grad_cam" and hides) for name, shown in own.items()}
-            panels = [heat(shown, mark="bad" if fails[name] else "") for name, shown in own.items()]
-            rows.append((photo(own["gam"]), *panels))
-            value = float(results["gam"].scores[0])
-            labels.append(f"{request.score} {value:.3g}" if side == "x" else "")
-    heads = ("Photo", *map(request.head, methods))
-    breaks = tuple(range(2, len(rows), 2))
+            failed = {name for name, shown in own.items() if is_empty(shown)}
+            failed |= {"grad_cam"} if part.evidence().hidden_share[0] > HIDDEN_SHARE else set()
+            maps = (heat(shown, mark="bad" if name in failed else "") for name, shown in own.items())
+            rows.append((photo(own["gam"]), *maps))
+    heads, breaks = ("Photo", *map(request.head, methods)), tuple(range(2, len(rows), 2))
     return Grid(tuple(rows), heads, tuple(labels), breaks=breaks, keys=(SALIENCY_KEY,))

@@ -1,20 +1,25 @@
-"""The panels and keys that several figures share."""
+"""The panels and keys that several figures share, and Eq. 4 as pictures.
+
+Eq. 4: what Grad-CAM adds up (P), what it takes away (N), and the pixels it therefore hides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from gamlens import fuse, render
 from gamlens.explanation import Explanation
 from gamlens.inputs.frame import Frame
-from gamlens.render import LineKey, Panel, ScaleKey
+from gamlens.render import RGB, LineKey, Panel, ScaleKey
+from gamlens.trace import Evidence
 
 PREDICTED_INK, TRUE_INK = (64, 224, 255), (255, 255, 255)
 SALIENCY_KEY = ScaleKey("Saliency", over=True)
@@ -49,9 +54,10 @@ def full_size(values: Tensor, frame: Frame) -> NDArray[np.float32]:
     return np.asarray(frame.map(wide.cpu()).numpy(), dtype=np.float32)
 
 
-def plain_map(values: Tensor, top: float, frame: Frame) -> Panel:
-    """Values (h,w) at a block's size, divided by `top`, as colours without the photo."""
-    return Panel(Image.fromarray(render.colorize(full_size(values / max(top, 1e-30), frame))))
+def plain_map(values: Tensor, frame: Frame, top: float | None = None) -> Panel:
+    """Values (h,w) at a block's size, divided by `top` (default: their largest), as colours without the photo."""
+    most = float(values.max()) if top is None else top
+    return Panel(Image.fromarray(render.colorize(full_size(values / max(most, 1e-30), frame))))
 
 
 def is_empty(explanation: Explanation, row: int = 0) -> bool:
@@ -59,12 +65,55 @@ def is_empty(explanation: Explanation, row: int = 0) -> bool:
     return float(explanation.maps[row].max()) == 0
 
 
-def aspects(panels: Sequence[Panel]) -> tuple[float, ...]:
-    """Width over height of each picture: columns this wide hold pictures of one height."""
-    return tuple(panel.image.width / panel.image.height for panel in panels)
-
-
 def place_keys(predicted: str, *, truth: bool, dashed: bool) -> tuple[ScaleKey | LineKey, ...]:
     """The colour scale, the line of predicted places and, where there is ground truth, the line of true ones."""
     lines = (SALIENCY_KEY, LineKey(predicted, PREDICTED_INK))
     return (*lines, LineKey("ground truth", TRUE_INK, dashed=dashed)) if truth else lines
+
+
+class EvidenceDrawing(NamedTuple):
+    """Pictures of P, of |N| and of the hidden pixels, and the maps (H,W) of P and |N| in [0,1] on one scale."""
+
+    positive: Image.Image
+    negative: Image.Image
+    hidden: Image.Image
+    maps: tuple[NDArray[Any], NDArray[Any]]
+
+
+def draw_evidence(
+    evidence: Evidence,
+    image: Image.Image,
+    frame: Frame,
+    *,
+    row: int = 0,
+    opacity: float | None = 0.7,
+    cmaps: tuple[str, str] = ("ember", "ocean"),
+    outline: RGB = (255, 255, 255),
+    thick: float = 1.0,
+) -> EvidenceDrawing:
+    """Draw P, |N| and the hidden pixels of Eq. 4 for one row.
+
+    Args:
+        evidence: What `trace.evidence(block)` gives: P, N and the hidden pixels, (R,h,w) each.
+        image: The photo of the row.
+        frame: Where the model's input lies in that photo, whose size is `frame.original`.
+        row: Which of the R rows is drawn.
+        opacity: How strongly P and |N| cover the photo; None draws their colours without the photo.
+        cmaps: The colour maps of P and |N|.
+        outline: The colour of the line around hidden pixels, which are dimmed as well.
+        thick: The width of that line, in units of the usual one.
+    """
+    positive, negative, hidden = (part[row] for part in evidence)
+    top = torch.maximum(positive.max(), negative.abs().max()).clamp(min=1e-30)
+    maps = full_size(positive / top, frame), full_size(negative.abs() / top, frame)
+    adds, takes = (
+        Image.fromarray(render.colorize(values, cmap=cmap))
+        if opacity is None
+        else render.overlay(image, values, opacity=opacity, cmap=cmap)
+        for values, cmap in zip(maps, cmaps, strict=True)
+    )
+    squares = F.interpolate(hidden[None, None].float(), size=frame.size, mode="nearest")[0, 0]
+    mask = frame.map(squares.cpu()).numpy() > 0.5
+    pixels = np.asarray(image)
+    dimmed = np.where(mask[:, :, None], pixels // 4, pixels).astype(np.uint8)
+    return EvidenceDrawing(adds, takes, render.outlined(dimmed, mask, colour=outline, thick=thick), maps)

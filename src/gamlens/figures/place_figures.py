@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,10 +16,11 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures.panels import PREDICTED_INK, TRUE_INK, frame_of, place_keys
 from gamlens.figures.request import Example, FigureRequest, example_pairs, targeted_examples
-from gamlens.render import BoxCorners, Grid, Panel, thumbnail
+from gamlens.render import RGB, BoxCorners, Grid, Panel, thumbnail
 
 PLACE_METHODS = ("gam", "grad_cam_pp", "grad_cam")
 PLACE_SIDE = 480
+FoundPlaces: TypeAlias = tuple[Example, str, list[Explanation]]  # a row: its example, its label, one map per method
 LINE_WIDTH = 5.5  # pixels of a picture whose longer side is PLACE_SIDE
 
 
@@ -34,14 +36,13 @@ def segmentation(request: FigureRequest) -> Grid:
 
 def similarity(request: FigureRequest) -> Grid:
     """Boxes by similarity, two rows per pair."""
-    rows, labels = [], []
-    for pair in example_pairs(request):
-        trace = request.lens.trace_pair(pair[0].image, pair[1].image, n=request.most)
+    found: list[FoundPlaces] = []
+    for x, y in example_pairs(request):
+        trace = request.lens.trace_pair(x.image, y.image, n=request.most)
         both = [trace.explain(name, request.blocks_of(name), score=request.score) for name in PLACE_METHODS]
-        for side, example in zip("xy", pair, strict=True):
-            rows.append(_row(request, example, [getattr(result, side) for result in both], masks=False))
-            labels.append(example.title or request.score)
-    return replace(_grid(request, rows, labels, masks=False), breaks=tuple(range(2, len(rows), 2)))
+        found.append((x, x.title or request.score, [result.x for result in both]))
+        found.append((y, y.title or request.score, [result.y for result in both]))
+    return replace(_grid(request, found, masks=False), breaks=tuple(range(2, len(found), 2)))
 
 
 def xray(request: FigureRequest) -> Grid:
@@ -58,55 +59,48 @@ def truth_panel(example: Example, image: Image.Image) -> Panel:
     """The photo with its true mask or boxes."""
     picture = thumbnail(image, PLACE_SIDE)
     if example.mask is not None:
-        mask = _fit_mask(example.mask, picture)
-        return Panel(render.outlined(picture, mask, colour=TRUE_INK, thick=_thick(picture)), alt="the true mask")
+        return Panel(_outlined(picture, example.mask, TRUE_INK), alt="the true mask")
     return Panel(_true_boxes(picture, _truth(example, image, picture)), alt="the photo with its true boxes")
 
 
-def box_panel(result: Explanation, example: Example, threshold: float) -> Panel:
-    """A map of one row with its box and the true ones; IoU beneath."""
-    image = result.image()
-    picture = thumbnail(result.overlay(), PLACE_SIDE)
+def place_panel(result: Explanation, example: Example, threshold: float, *, masks: bool) -> Panel:
+    """A map of one row with the place it finds; IoU beneath.
+
+    `masks`: the outline of the pixels that reach the threshold; else the box around them, and the true boxes.
+    """
+    image, picture = result.image(), thumbnail(result.overlay(), PLACE_SIDE)
+    if masks:
+        lines = _outlined(picture, np.asarray(result.full() >= threshold), PREDICTED_INK)
+        return Panel(lines, caption=_mask_iou(result, example, threshold), alt=f"{result.names[0]}: saliency, outlined")
     found = [tuple(box) for box in result.boxes(threshold).tolist() if any(box)]
-    predicted, truth = _scaled(found, _size(image), picture), _truth(example, image, picture)
-    picture = _true_boxes(picture, truth)
-    picture = render.boxed(picture, predicted, colour=PREDICTED_INK, thick=_thick(picture))
+    predicted, truth = _scaled(found, image.size, picture), _truth(example, image, picture)
+    picture = render.boxed(_true_boxes(picture, truth), predicted, colour=PREDICTED_INK, thick=_thick(picture))
     return Panel(picture, caption=_box_iou(predicted, truth), alt=f"{result.names[0]}: saliency and boxes")
 
 
-def mask_panel(result: Explanation, example: Example, threshold: float) -> Panel:
-    """A map of one row with the outline of the pixels that reach the threshold; IoU beneath."""
-    picture = thumbnail(result.overlay(), PLACE_SIDE)
-    mask = _fit_mask(np.asarray(result.full() >= threshold), picture)
-    lines = render.outlined(picture, mask, colour=PREDICTED_INK, thick=_thick(picture))
-    return Panel(lines, caption=_mask_iou(result, example, threshold), alt=f"{result.names[0]}: saliency, outlined")
-
-
 def _by_class(request: FigureRequest, *, masks: bool) -> Grid:
-    rows, labels = [], []
+    found: list[FoundPlaces] = []
     for example in targeted_examples(request):
         results = list(request.explain(request.trace(example), PLACE_METHODS).values())
-        rows.append(_row(request, example, results, masks=masks))
-        labels.append(example.title or results[0].names[0])
-    return _grid(request, rows, labels, masks=masks)
+        found.append((example, example.title or results[0].names[0], results))
+    return _grid(request, found, masks=masks)
 
 
-def _row(request: FigureRequest, example: Example, results: Sequence[Explanation], *, masks: bool) -> tuple[Panel, ...]:
-    draw = mask_panel if masks else box_panel
-    shown = [draw(result, example, request.threshold) for result in results]
-    return (truth_panel(example, results[0].image()), *shown)
-
-
-def _grid(request: FigureRequest, rows: list[tuple[Panel, ...]], labels: list[str], *, masks: bool) -> Grid:
+def _grid(request: FigureRequest, found: list[FoundPlaces], *, masks: bool) -> Grid:
+    """One row per example: the photo with its truth, then every method's place."""
     truth = any(example.boxes or example.mask is not None for example in request.examples)
     heads = ("Ground truth" if truth else "Photo", *map(request.head, PLACE_METHODS))
     keys = place_keys(f"predicted, map >= {request.threshold:g}", truth=truth, dashed=not masks)
-    return Grid(tuple(rows), heads, tuple(labels), keys=keys)
+    rows = []
+    for example, _, results in found:
+        places = (place_panel(result, example, request.threshold, masks=masks) for result in results)
+        rows.append((truth_panel(example, results[0].image()), *places))
+    return Grid(tuple(rows), heads, tuple(label for _, label, _ in found), keys=keys)
 
 
 def _truth(example: Example, image: Image.Image, picture: Image.Image) -> list[BoxCorners]:
     """The true boxes in pixels of the picture shown."""
-    return _scaled(example.boxes, example.size or _size(image), picture)
+    return _scaled(example.boxes, example.size[::-1] if example.size else image.size, picture)
 
 
 def _true_boxes(picture: Image.Image, truth: list[BoxCorners]) -> Image.Image:
@@ -134,7 +128,8 @@ def _mask_iou(result: Explanation, example: Example, threshold: float) -> str:
 
 
 def _scaled(boxes: Iterable[Sequence[float]], size: tuple[int, int], picture: Image.Image) -> list[BoxCorners]:
-    right, down = picture.width / size[1], picture.height / size[0]
+    """Boxes of an image of `size` (width, height), in pixels of a picture of it."""
+    right, down = picture.width / size[0], picture.height / size[1]
     return [(x0 * right, y0 * down, x1 * right, y1 * down) for x0, y0, x1, y1 in boxes]
 
 
@@ -143,9 +138,7 @@ def _thick(picture: Image.Image) -> float:
     return LINE_WIDTH * 180 / PLACE_SIDE * max(picture.size) / min(picture.size)
 
 
-def _size(image: Image.Image) -> tuple[int, int]:
-    return image.height, image.width
-
-
-def _fit_mask(mask: NDArray[np.bool_], picture: Image.Image) -> NDArray[np.bool_]:
-    return np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST), dtype=bool)
+def _outlined(picture: Image.Image, mask: NDArray[np.bool_], colour: RGB) -> Image.Image:
+    """The picture with the outline of a mask of the whole image."""
+    small = np.asarray(Image.fromarray(mask).resize(picture.size, Image.Resampling.NEAREST), dtype=bool)
+    return render.outlined(picture, small, colour=colour, thick=_thick(picture))

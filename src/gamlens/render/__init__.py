@@ -21,16 +21,9 @@ from gamlens.render.elements import (
     Text,
 )
 from gamlens.render.html.document import html, write
-from gamlens.render.html.fragment import fragment
+from gamlens.render.html.pictures import fragment
 from gamlens.render.raster.chart_image import draw_chart
 from gamlens.render.raster.colormaps import COLORMAPS, colorize, lut
 from gamlens.render.raster.grid import draw, typeset
 from gamlens.render.raster.overlay import STYLES, boxed, outlined, overlay
 from gamlens.render.raster.rgb import beside, stacked, thumbnail
-
-__all__ = [
-    "COLORMAPS", "PALETTE", "RGB", "STYLES", "Bars", "Block", "BoxCorners", "Chart", "Charts", "Grid", "Heading",
-    "LineKey", "Page", "Panel", "ScaleKey", "Section", "Series", "Table", "TableCell", "Text", "beside", "boxed",
-    "colorize", "draw", "draw_chart", "fragment", "html", "lut", "outlined", "overlay", "stacked", "thumbnail",
-    "typeset", "write",
-]  # fmt: skip

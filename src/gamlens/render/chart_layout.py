@@ -1,7 +1,7 @@
 """The one chart engine: a Chart becomes strokes, dots and words at places of a drawing.
 
-`html.svg_chart` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks, scales,
-series, labels and colours are decided here, for both. Places are pixels (x, y) from the upper left corner.
+`html.charts_and_tables` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks,
+scales, series, labels and colours are decided here, for both. Places are pixels (x, y) from the upper left corner.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Word:
     at: Point
     anchor: Literal["start", "middle", "end"]
     slanted: bool = False
+    ink: str = GUIDE
 
 
 Mark: TypeAlias = Stroke | Dots | Word
@@ -85,28 +86,33 @@ class Axes:
         return left + shares[0] * (right - left), bottom - shares[1] * (bottom - top)
 
 
-def lay_out(chart: Chart, size: tuple[int, int] = CHART_SIZE) -> list[tuple[str, list[Mark]]]:
-    """The marks of a chart in a drawing of `size` (width, height), back to front.
+def lay_out(chart: Chart) -> list[tuple[str, list[Mark]]]:
+    """The marks of a chart in a drawing of CHART_SIZE, back to front.
 
     Returns:
         One group for the axes and guides, without a name; then one group per series, with the name of the series.
     """
-    y_ticks = ticks(*_ends(chart.y_range, _values(chart)))
-    xs = [x for series in chart.series for x, _ in finite(series.points)]
-    x_ticks = ticks(*_ends(chart.x_range, xs))
-    across = (-0.5, len(chart.names) - 0.5) if chart.names else (x_ticks[0], x_ticks[-1])
+    points = [point for series in chart.series for point in finite(series.points)]
+    ys = [y for _, y in points] + [0.0] * chart.zero
+    ys += [end for series in chart.series for ends in series.spread for end in ends if math.isfinite(end)]
+    x_ticks, y_ticks = _ticks_over(chart.x_range, [x for x, _ in points]), _ticks_over(chart.y_range, ys)
     face = font(LABEL_SIZE)
     left = max(face.getlength(number) for number in numbers(y_ticks)) + 12
-    right, top = size[0] - 14, 28 if chart.y else 10
+    right, top = CHART_SIZE[0] - 14, 28 if chart.y else 10
     names = [ellipsized(bare(name), face, LONGEST_NAME) for name in chart.names]
     longest = max((face.getlength(name) for name in names), default=0.0)
     slanted = longest > 0.95 * (right - left) / max(1, len(names))
     below = (math.sin(math.radians(SLANT)) * longest if slanted else 0) + (40 if chart.x else 24)
-    axes = Axes(across, y_ticks, (left, top, right, size[1] - below))
+    across = (-0.5, len(names) - 0.5) if names else (x_ticks[0], x_ticks[-1])
+    axes = Axes(across, y_ticks, (left, top, right, CHART_SIZE[1] - below))
     labels = list(enumerate(names)) if names else list(zip(x_ticks, numbers(x_ticks), strict=True))
-    frame = [*_frame(chart, axes, labels, size, slanted=slanted), *_guides(chart, axes)]
-    drawn = [(series.name, _series(series, axes, pointed=bool(names))) for series in chart.series]
-    return [("", frame), *drawn]
+    frame = [*_frame(chart, axes, labels, slanted=slanted), *_guides(chart, axes)]
+    return [("", frame), *((series.name, _series(series, axes, pointed=bool(names))) for series in chart.series)]
+
+
+def _ticks_over(given: tuple[float, float] | None, values: Sequence[float]) -> tuple[float, ...]:
+    """Round numbers over the given range, or over the values."""
+    return ticks(*given or (min(values, default=0.0), max(values, default=1.0)))
 
 
 def ticks(low: float, high: float) -> tuple[float, ...]:
@@ -146,20 +152,7 @@ def _ink(tone: int) -> str:
     return f"tone{1 + (tone - 1) % (len(PALETTE) - 1) if tone else 0}"
 
 
-def _values(chart: Chart) -> list[float]:
-    """Everything that the vertical axis must hold."""
-    found = [y for series in chart.series for _, y in finite(series.points)]
-    found += [end for series in chart.series for ends in series.spread for end in ends if math.isfinite(end)]
-    return [*found, 0.0] if chart.zero else found
-
-
-def _ends(given: tuple[float, float] | None, values: Sequence[float]) -> tuple[float, float]:
-    return given or (min(values, default=0.0), max(values, default=1.0))
-
-
-def _frame(
-    chart: Chart, axes: Axes, labels: Sequence[tuple[float, str]], size: tuple[int, int], *, slanted: bool
-) -> list[Mark]:
+def _frame(chart: Chart, axes: Axes, labels: Sequence[tuple[float, str]], *, slanted: bool) -> list[Mark]:
     """Grid lines, the numbers or names along the axes, and the names of the axes."""
     left, _, right, bottom = axes.rectangle
     marks: list[Mark] = []
@@ -168,12 +161,10 @@ def _frame(
         marks += [Stroke(((left, y), (right, y)), AXIS, 1), Word(text, (left - 6, y), "end")]
     for value, text in labels:
         x = axes.place((value, axes.y_ticks[0]))[0]
-        marks += [Stroke(((x, bottom), (x, bottom + 4)), AXIS, 1)]
-        marks += [
-            Word(text, (x + 4, bottom + 9), "end", slanted) if slanted else Word(text, (x, bottom + 14), "middle")
-        ]
+        word = Word(text, (x + 4, bottom + 9), "end", slanted) if slanted else Word(text, (x, bottom + 14), "middle")
+        marks += [Stroke(((x, bottom), (x, bottom + 4)), AXIS, 1), word]
     if chart.x:
-        marks.append(Word(bare(chart.x), (right, size[1] - 8), "end"))
+        marks.append(Word(bare(chart.x), (right, CHART_SIZE[1] - 8), "end"))
     if chart.y:
         marks.append(Word(bare(chart.y), (2, 9), "start"))
     return marks

@@ -25,6 +25,11 @@ class Panel:
     alt: str = ""
     mark: Literal["", "good", "bad"] = ""
 
+    @property
+    def tallness(self) -> float:
+        """Height over width of the picture."""
+        return self.image.height / self.image.width
+
 
 @dataclass(frozen=True)
 class ScaleKey:
@@ -86,10 +91,7 @@ class Grid:
     @property
     def tallness(self) -> tuple[float, ...]:
         """For each row the height over width of its cells, which are equal: that of its tallest picture, at most 1."""
-        return tuple(
-            min(1.0, max((panel.image.height / panel.image.width for panel in row if panel), default=1.0))
-            for row in self.rows
-        )
+        return tuple(min(1.0, max((panel.tallness for panel in row if panel), default=1.0)) for row in self.rows)
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,16 @@ _INLINE = re.compile(
 
 def inline(text: str) -> str:
     """`text` escaped, with **bold**, `code` and [links](#anchor) to anchors or neighbouring files."""
-    parts, end = [], 0
-    for found in _INLINE.finditer(text):
-        parts += [escape(text[end : found.start()]), _element(found)]
-        end = found.end()
-    return "".join(parts) + escape(text[end:])
+    return _INLINE.sub(_element, escape(text))
 
 
 def _element(found: re.Match[str]) -> str:
+    """The HTML of one piece of markup in text that is escaped already."""
     if found["code"] is not None:
-        return f"<code>{escape(found['code'])}</code>"
+        return f"<code>{found['code']}</code>"
     if found["bold"] is not None:
-        return f"<strong>{inline(found['bold'])}</strong>"
-    return f'<a href="{escape(found["target"])}">{escape(found["name"])}</a>'
+        return f"<strong>{_INLINE.sub(_element, found['bold'])}</strong>"
+    return f'<a href="{found["target"]}">{found["name"]}</a>'
 
 
 def bare(text: str) -> str:

@@ -13,13 +13,13 @@ from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
 from gamlens.explanation import Explanation
-from gamlens.figures.panels import SALIENCY_KEY, TRUE_INK, heat, place_keys
-from gamlens.figures.place_figures import box_panel, mask_panel, truth_panel
-from gamlens.figures.request import Example
+from gamlens.figures.panels import SALIENCY_KEY, heat, place_keys
+from gamlens.figures.place_figures import place_panel, truth_panel
+from gamlens.figures.request import example_of
 from gamlens.inputs.images import upright
 from gamlens.lens import Lens
 from gamlens.render import Block, Grid, Heading, LineKey, Panel, ScaleKey, Text, thumbnail
-from gamlens.report.values import Column, ItemKey, Measure, gains
+from gamlens.report.values import Column, ItemKey, gains
 
 CASE_SIDE = 320
 
@@ -41,9 +41,7 @@ def source(run: Run, *, root: Path | None, split: str | None) -> Source:
         return Source({}, missing="The run does not say where its images lie: name the folder with --root.")
     try:
         dataset = load(about["data"], place, split=split)
-        choices: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in about["protocol"].items()
-        }
+        choices: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["protocol"].items()}
         return Source({unit.name: unit for unit in units(dataset, Protocol(**choices))}, dataset.classes)
     except (GamlensError, TypeError) as error:
         return Source({}, missing=f"The images of this run are not at hand: {error} Name the folder with --root.")
@@ -52,10 +50,8 @@ def source(run: Run, *, root: Path | None, split: str | None) -> Source:
 def areas(found: Source, keys: Sequence[ItemKey]) -> dict[ItemKey, float]:
     """The object's share of its image for every item and side that has a box or a mask."""
     shares: dict[ItemKey, float] = {}
-    for key in keys:
-        unit = found.units.get(key[0])
-        if unit is None:
-            continue
+    known = [(key, found.units[key[0]]) for key in keys if key[0] in found.units]
+    for key, unit in known:
         sample = _sample(unit, key[1])
         own = [box.area for box in sample.boxes if box.label == unit.label]
         if own and sample.size:
@@ -65,29 +61,24 @@ def areas(found: Source, keys: Sequence[ItemKey]) -> dict[ItemKey, float]:
     return shares
 
 
-def cases(
-    run: Run, found: Source, base: Column, other: Column | None, what: Measure, *, lens: Lens | None, count: int
-) -> list[Block]:
+def cases(run: Run, found: Source, base: Column, other: Column | None, *, lens: Lens | None, count: int) -> list[Block]:
     """The reference's best and worst items, and where it gains and loses most against the strongest other."""
     if found.missing:
         return [Text(found.missing)]
-    used = (base.used & ~base.values.isnan()).nonzero()[:, 0].tolist()
-    ranked = sorted(used, key=lambda n: -what.sign * float(base.values[n]))
-    chosen: list[tuple[str, list[ItemKey]]] = [
-        (f"{base.name}: best", [base.keys[n] for n in ranked[:count]]),
-        (f"{base.name}: worst", [base.keys[n] for n in ranked[::-1][:count]]),
-    ]
+    used = base.counted.nonzero()[:, 0].tolist()
+    ranked = sorted(used, key=lambda n: -base.sign * float(base.values[n]))
+    order = [base.keys[n] for n in ranked]
+    chosen = [(f"{base.name}: best", order[:count]), (f"{base.name}: worst", order[::-1][:count])]
     if other is not None:
-        gain = gains(base, other, what)
+        gain = gains(base, other)
         order = sorted(gain, key=lambda key: -gain[key])
         won, lost = [key for key in order if gain[key] > 0], [key for key in reversed(order) if gain[key] < 0]
         chosen.append((f"{base.name} gains most over {other.name}", won[:count]))
         chosen.append((f"{base.name} loses most to {other.name}", lost[:count]))
-    blocks: list[Block] = []
-    if lens is None:
-        blocks.append(Text("Photos and true places only; name the model (`--model`) to have the maps drawn again."))
-    for title, keys_ in chosen:
-        blocks += _gallery(run, found, title, keys_, [base, *([other] if other else [])], lens)
+    note = Text("Photos and true places only; name the model (`--model`) to have the maps drawn again.")
+    blocks: list[Block] = [note] if lens is None else []
+    for title, keys in chosen:
+        blocks += _gallery(run, found, title, keys, [base, *([other] if other else [])], lens)
     return blocks
 
 
@@ -119,45 +110,35 @@ def _keys(run: Run, maps: bool) -> tuple[ScaleKey | LineKey, ...]:
     kind = run.about["protocol"]["kind"]
     if kind == "objective":
         return (SALIENCY_KEY,) if maps else ()
-    dashed = kind == "localization"
-    if maps:
-        return place_keys("predicted, at the method's threshold", truth=True, dashed=dashed)
-    return (LineKey("ground truth", TRUE_INK, dashed=dashed),)
+    keys = place_keys("predicted, at the method's threshold", truth=True, dashed=kind == "localization")
+    return keys if maps else keys[-1:]
 
 
 def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens | None) -> list[Panel]:
     """The photo with its truth, then a map for each column, with that column's value beneath."""
-    sample = _sample(unit, side)
-    kind = run.about["protocol"]["kind"]
-    own = [box for box in sample.boxes if box.label == unit.label and kind == "localization"]
-    boxes, masks = tuple((b.x0, b.y0, b.x1, b.y1) for b in own), kind == "segmentation"
-    mask = sample.load_mask(unit.label) if masks else None
-    example = Example(
-        sample.image, unit.label, boxes=boxes, size=sample.size, mask=mask, void=sample.void() if masks else None
-    )
-    panels = [truth_panel(example, upright(sample.image))]
-    if lens is not None:
-        for column, result in zip(shown, _maps(run, unit, side, shown, lens), strict=True):
-            panels.append(_map_panel(result, example, column, (unit.name, side), masks))
+    sample, kind = _sample(unit, side), run.about["protocol"]["kind"]
+    example = example_of(sample, unit, kind)
+    truth = truth_panel(example, upright(sample.image))
+    values = [_value(column, (unit.name, side)) for column in shown]
+    if lens is None:
+        words = ", ".join(f"{column.name} {value}" for column, value in zip(shown, values, strict=True))
+        panels = [replace(truth, caption=words)]
     else:
-        words = ", ".join(f"{column.name} {_value(column, (unit.name, side))}" for column in shown)
-        panels[0] = replace(panels[0], caption=words)
+        panels = [truth]
+        for column, value, result in zip(shown, values, _maps(run, unit, side, shown, lens), strict=True):
+            if column.threshold is None:
+                panels.append(heat(result, caption=f"drop {value}"))
+            else:
+                place = place_panel(result, example, column.threshold, masks=kind == "segmentation")
+                panels.append(replace(place, caption=f"IoU {value}"))
     return [replace(panel, image=thumbnail(panel.image, CASE_SIDE)) for panel in panels]
-
-
-def _map_panel(result: Explanation, example: Example, column: Column, key: ItemKey, masks: bool) -> Panel:
-    if column.threshold is None:
-        return heat(result, caption=f"drop {_value(column, key)}")
-    draw = mask_panel if masks else box_panel
-    return replace(draw(result, example, column.threshold), caption=f"IoU {_value(column, key)}")
 
 
 def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) -> list[Explanation]:
     choices = run.about["protocol"]
     most = max(column.n for column in shown)
     views: Any = tuple(choices.get("views") or ())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GamlensWarning)
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if choices["task"] == "classification":
             trace = lens.trace(unit.samples[0].image, [unit.label], n=most, views=views)
             return [trace.explain(column.method, column.n) for column in shown]

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gamlens._version import __version__
 from gamlens.engine import Job, RunFolder, run_local
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, attempt
 from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation
 from gamlens.fuse import Fusion
@@ -23,11 +23,13 @@ from gamlens.inputs.batch import ModelInput
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
-from gamlens.report.image_files import limited_page, result_folders
+from gamlens.report.image_files import guess_bars, limited_page, result_folders
 from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
 FILES_SHOWN, FILE_SIDE = 200, 480
+
+FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that its explanation goes to
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,6 @@ class FileResult:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class ImageFile:
-    """An image file and the folder that its explanation goes to."""
-
-    path: str
-    folder: str
-
-
 @dataclass
 class FileExplainer:
     """A worker: decodes files, explains them and saves each in its folder; a bad file is a row with its error."""
@@ -70,17 +64,12 @@ class FileExplainer:
     options: ClassifyOptions
     explained: int = 0
 
-    def load(self, items: Sequence[ImageFile]) -> tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]:
+    def load(self, items: Sequence[FileToExplain]) -> tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]:
         """Files decoded and transformed one by one, each with its error where it cannot be."""
-        loaded: list[ModelInput | GamlensError] = []
-        for item in items:
-            try:
-                loaded.append(self.lens.prepare(Picture(Path(item.path).name, path=item.path)))
-            except GamlensError as error:
-                loaded.append(error)
-        return items, loaded
+        pictures = (Picture(Path(path).name, path=path) for path, _ in items)
+        return items, [attempt(self.lens.prepare, picture) for picture in pictures]
 
-    def work(self, loaded: tuple[Sequence[ImageFile], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
+    def work(self, loaded: tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
         """One row per file. Where no file was explained before, an error on all of them is raised."""
         files, strict = list(enumerate(loaded[0])), self.explained == 0
         results = explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict)
@@ -105,8 +94,8 @@ def classify_files(
     If it is interrupted, the same call goes on where it was: finished chunks lie in `out/.runs` until the end. A file
     that cannot be read, explained or saved is an error of its own; options that fail on every file are an error.
     """
-    items = [ImageFile(file, str(folder)) for file, folder in result_folders(files, out).items()]
-    about = _about(lens, items, options, batch_size, chunk)
+    items = [(file, str(folder)) for file, folder in result_folders(files, out).items()]
+    about = _about(lens, [file for file, _ in items], options, batch_size, chunk)
     place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     with RunFolder(place, about, suffix=".jsonl") as folder:
         worker = partial(FileExplainer, lens, options, explained=len(folder.written()))
@@ -137,44 +126,38 @@ def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
     for row, name in enumerate(saved.names):
         overlay = thumbnail(saved.overlay(row), FILE_SIDE)
         panels.append(Panel(overlay, name, f"score {saved.scores[row]:.3g}", f"{name}: saliency"))
-    guesses = tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in result.top)
-    return Grid((tuple(panels),)), Bars(guesses)
+    return Grid((tuple(panels),)), guess_bars(result.top)
 
 
-def _about(lens: Lens, items: Sequence[ImageFile], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
+def _about(lens: Lens, files: Sequence[str], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
     """What the call is: the same files as they are now, explained in the same way."""
-    state = [[item.path, *_size_and_time(item.path)] for item in items]
     return {
         "model": lens.name, "weights": [lens.weights, digest(lens.model)],
         "blocks": list(lens.blocks) if lens.knows_blocks else [],
         "recipe": asdict(options), "batch": batch, "chunk": chunk, "version": __version__,
-        "files": hashlib.sha256(json.dumps(state).encode()).hexdigest(),
+        "files": hashlib.sha256(json.dumps(list(map(_state, files))).encode()).hexdigest(),
     }  # fmt: skip
 
 
-def _size_and_time(file: str) -> tuple[int, int]:
-    try:
+def _state(file: str) -> list[str | int]:
+    """A file with its size and the time of its last change, zeros where it cannot be read."""
+    with suppress(OSError):
         found = os.stat(file)
-    except OSError:
-        return 0, 0
-    return found.st_size, found.st_mtime_ns
+        return [file, found.st_size, found.st_mtime_ns]
+    return [file, 0, 0]
 
 
 def _saved_row(result: StreamResult) -> dict[str, Any]:
     """Save one image's explanation; the row that is kept of it holds no maps."""
-    item: ImageFile = result.image
-    explanation, error = result.explanation, result.error
-    if explanation is not None:
-        try:
-            explanation.save(item.folder)
-        except GamlensError as failure:
-            explanation, error = None, str(failure)
-    if explanation is None:
-        return {"file": item.path, "error": error if item.path in error else f"{item.path}: {error}"}
+    (path, folder), explanation = result.image, result.explanation
+    saved = attempt(explanation.save, folder) if explanation is not None else None
+    error = str(saved) if isinstance(saved, GamlensError) else result.error
+    if explanation is None or error:
+        return {"file": path, "error": error if path in error else f"{path}: {error}"}
     found = zip(explanation.targets.tolist(), explanation.names, explanation.scores.tolist(), strict=True)
     return {
-        "file": item.path,
-        "folder": item.folder,
+        "file": path,
+        "folder": folder,
         "top": [vars(guess) for guess in result.top],
         "explained": [{"target": target, "name": name, "score": score} for target, name, score in found],
         "boxes": explanation.boxes().tolist(),

@@ -16,7 +16,7 @@ from gamlens.lens import Lens
 from gamlens.render import Block, Heading, Page, Section, Table, Text
 from gamlens.report import evaluation_sections as parts
 from gamlens.report.cases import areas, cases, source
-from gamlens.report.values import columns, measure, reference, rivals
+from gamlens.report.values import columns, reference, rivals
 
 Topic = tuple[str, list[Block]]
 
@@ -72,19 +72,16 @@ def _topics(run: Run, options: ReportOptions) -> list[Topic]:
     if base is None:
         words = "**No item could be measured**, so there is nothing to compare: every one of them failed."
         return [("Numbers", [Text(words)]), *closing]
-    what = measure(run)
-    others = rivals(found, base, what)
-    strongest = max((o for o in others if o.method != base.method), key=lambda o: what.sign * o.mean(), default=None)
+    others = rivals(found, base)
+    strongest = max((o for o in others if o.method != base.method), key=lambda o: o.sign * o.mean(), default=None)
     data = source(run, root=options.root, split=options.split)
-    by_size: list[Block] = (
-        [Text(data.missing)] if data.missing else parts.sizes(base, others, what, areas(data, base.keys))
-    )
-    pictures = cases(run, data, base, strongest, what, lens=_own(run, options.lens), count=options.count)
+    by_size: list[Block] = [Text(data.missing)] if data.missing else parts.sizes(base, others, areas(data, base.keys))
+    pictures = cases(run, data, base, strongest, lens=_own(run, options.lens), count=options.count)
     curve = parts.thresholds(found)
     return [
         ("Numbers", parts.numbers(run, confidence=options.confidence)),
         *([("IoU against threshold", curve)] if curve else []),
-        ("Item by item", parts.scatter(base, others, what)),
+        ("Item by item", parts.scatter(base, others)),
         ("Gains by object size", by_size),
         ("Best and worst cases", pictures),
         *closing,

@@ -14,7 +14,7 @@ from gamlens.evaluation import tables
 from gamlens.evaluation.results import Run
 from gamlens.methods import METHODS
 from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
-from gamlens.report.values import Column, ItemKey, Measure, aligned, difference, gains
+from gamlens.report.values import Column, ItemKey, aligned, difference, gains
 
 POINTS, BINS, ERRORS = 800, 5, 200
 SMALL = 20
@@ -24,27 +24,20 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
     """One line per method and n, every metric with its interval, controls among them."""
     found = tables.cells(run, confidence=confidence)
     names = list(dict.fromkeys(cell.metric for cell in found))
-    published = any(cell.paper is not None for cell in found)
-    header = ["method", "n", *(f"{name} {'↓' if tables.BETTER[name] == 'down' else '↑'}" for name in names)]
+    papers = " / ".join(dict.fromkeys(cell.metric for cell in found if cell.paper is not None))
     cut = any(cell.threshold is not None for cell in found)
-    papers = [cell.metric for cell in found if cell.paper is not None]
-    header += [
-        *(["IoU's threshold"] if cut else []),
-        "items",
-        *([f"the paper's {' / '.join(dict.fromkeys(papers))}"] if published else []),
-    ]
+    header = ["method", "n", *(f"{name} {'↓' if tables.BETTER[name] == 'down' else '↑'}" for name in names)]
+    header += [*(["IoU's threshold"] if cut else []), "items", *([f"the paper's {papers}"] if papers else [])]
     lines: list[tuple[TableCell, ...]] = []
     for method, n in dict.fromkeys((cell.method, cell.n) for cell in found):
         mine = {cell.metric: cell for cell in found if (cell.method, cell.n) == (method, n)}
-        cells = [
-            f"{mine[name].value.mean:.2f} [{mine[name].value.low:.1f}, {mine[name].value.high:.1f}]" for name in names
-        ]
         first = mine[names[0]]
         at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
         known = [cell for cell in mine.values() if cell.paper is not None]
         paper = " / ".join(f"{cell.paper:g}" for cell in known) + (f" ({known[0].paper_model})" if known else "")
         title = METHODS[method].title if n else f"{method} (control)"
-        lines.append((title, str(n) if n else "", *cells, *at, first.value.n, *([paper] if published else [])))
+        values = (tables.shown(mine[name]) for name in names)
+        lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))
     left_out = max((cell.left_out for cell in found), default=0)
     why = "chose the thresholds and are left out of IoU" if "IoU" in names else "had no positive score to drop from"
     note = f" {left_out} items {why}." if left_out else ""
@@ -72,30 +65,29 @@ def thresholds(found: Sequence[Column]) -> list[Block]:
     return [Chart("", "threshold", "mean IoU, %", tuple(lines), caption, x_range=(0.0, 1.0))]
 
 
-def scatter(base: Column, others: Sequence[Column], what: Measure) -> list[Block]:
+def scatter(base: Column, others: Sequence[Column]) -> list[Block]:
     """The reference against each other one, item by item, and a table of the paired differences."""
     charts, lines = [], []
     for number, other in enumerate(others, start=2):
         _, mine, theirs = aligned(base, other)
         chosen = sorted(random.Random(0).sample(range(len(mine)), min(POINTS, len(mine))))
         points = tuple((float(theirs[place]), float(mine[place])) for place in chosen)
-        gap = difference(base, other, what)
+        gap = difference(base, other)
         drawn = f"{len(points)} of {len(mine)} items drawn, the same for every chart" if len(points) < len(mine) else ""
         ends = _ends([*mine.tolist(), *theirs.tolist()])
         series = (Series(base.name, points, "dots", number),)
         charts.append(Chart(f"{base.name} against {other.name}", other.name, base.name, series, drawn,
                             x_range=ends, y_range=ends, diagonal=True))  # fmt: skip
-        shown = f"{gap.mean:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
-        lines.append((other.name, shown, gap.wins, gap.losses, gap.ties, f"{gap.p:.2g}"))
+        lines.append((other.name, _signed(gap), gap.wins, gap.losses, gap.ties, f"{gap.p:.2g}"))
     if not charts:
         return [Text("There is no other method or n to compare with.")]
-    side = "above" if what.better == "up" else "below"
+    what, side = ("Drop of the score, %", "below") if base.grid is None else ("IoU, %", "above")
     header = ("against", f"{base.name}: gain", "better", "worse", "equal", "p (sign test)")
-    note = f"{what.title}, an item each; points {side} the line are items where {base.name} is the better."
+    note = f"{what}, an item each; points {side} the line are items where {base.name} is the better."
     return [Text(note), Charts(tuple(charts)), Table(header, tuple(lines))]
 
 
-def sizes(base: Column, others: Sequence[Column], what: Measure, areas: Mapping[ItemKey, float]) -> list[Block]:
+def sizes(base: Column, others: Sequence[Column], areas: Mapping[ItemKey, float]) -> list[Block]:
     """The reference's gain over each other one in fifths of the items by object size."""
     known = sorted((areas[key], key) for key in base.keys if key in areas)
     if len(known) < SMALL:
@@ -105,16 +97,16 @@ def sizes(base: Column, others: Sequence[Column], what: Measure, areas: Mapping[
     names = tuple(f"{100 * part[0][0]:.0f}-{100 * part[-1][0]:.0f} %" for part in parts)
     series, cells = [], []
     for number, other in enumerate(others, start=2):
-        gain = gains(base, other, what)
-        found = [_interval([gain[key] for _, key in part if key in gain]) for part in parts]
+        gain = gains(base, other)
+        own = ([gain[key] for _, key in part if key in gain] for part in parts)
+        found = [metrics.bootstrap(torch.tensor(values, dtype=torch.float64)) for values in own]
         shift = 0.12 * (number - 2 - (len(others) - 1) / 2)
         points = tuple((place + shift, one.mean) for place, one in enumerate(found))
         spread = tuple((one.low, one.high) for one in found)
         series.append(Series(f"over {other.name}", points, "marks", number, spread))
-        cells.append([f"{one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}]" for one in found])
+        cells.append(list(map(_signed, found)))
     lines: list[tuple[TableCell, ...]] = [
-        (name, len(part), *(row[place] for row in cells))
-        for place, (name, part) in enumerate(zip(names, parts, strict=True))
+        (name, len(part), *gained) for name, part, *gained in zip(names, parts, *cells, strict=True)
     ]
     header = ("object, share of the image", "items", *(f"gain {one.name}" for one in series))
     chart = Chart(
@@ -140,11 +132,8 @@ def protocol(run: Run) -> list[Block]:
     """Everything that was chosen: model, data, protocol, versions, and the command."""
     about = dict(run.about)
     command = str(about.pop("command", "") or "")
-    choices = about.pop("protocol", {})
-    versions = about.pop("versions", {})
-    lines = [(name, _plain(value)) for name, value in about.items()]
-    lines += [(f"protocol: {name}", _plain(value)) for name, value in choices.items()]
-    lines += [(f"version of {name}", _plain(value)) for name, value in versions.items()]
+    parts = {"": about, "protocol: ": about.pop("protocol", {}), "version of ": about.pop("versions", {})}
+    lines = [(kind + name, _plain(value)) for kind, part in parts.items() for name, value in part.items()]
     said = f"`{command}`" if command else "The command was not recorded with this run."
     return [Text(said), Table(("what", "value"), tuple(lines))]
 
@@ -155,13 +144,12 @@ def _plain(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _interval(values: Sequence[float]) -> metrics.Interval:
-    return metrics.bootstrap(torch.tensor(values, dtype=torch.float64))
+def _signed(found: metrics.Interval | metrics.Difference) -> str:
+    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
     """One range for both axes: 0 to 100, or as far as 98 % of the values go where some lie beyond."""
-    high = max(values, default=100.0)
-    if high <= 100:
+    if max(values, default=100.0) <= 100:
         return 0.0, 100.0
     return 0.0, max(100.0, sorted(values)[int(0.98 * (len(values) - 1))])

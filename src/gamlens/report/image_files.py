@@ -10,8 +10,9 @@ from pathlib import Path
 from gamlens.errors import GamlensError
 from gamlens.explanation import file_stem
 from gamlens.inputs.images import IMAGE_EXTENSIONS
-from gamlens.render import Page, Section
+from gamlens.render import Bars, Page, Section
 from gamlens.render.inline import unique_names
+from gamlens.trace import Guess
 
 
 def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool = False) -> list[str]:
@@ -51,3 +52,8 @@ def limited_page(title: str, lead: str, sections: Iterable[Section], *, limit: i
     """A page of the first `limit` sections; its lead says so where there are more (`count`) of `what`."""
     more = f" The first {limit} of {count} {what} are shown." if count > limit else ""
     return Page(title, lead + more, tuple(islice(sections, limit)))
+
+
+def guess_bars(guesses: Iterable[Guess]) -> Bars:
+    """The model's best guesses with their probabilities."""
+    return Bars(tuple((guess.name, guess.probability, f"{100 * guess.probability:.1f} %") for guess in guesses))

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from gamlens import methods, render, retrieval, scores
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation
 from gamlens.figures.panels import frame_of, is_empty, scaled_frame
 from gamlens.files import StagedFiles
@@ -45,8 +45,7 @@ class SearchOptions:
     def __post_init__(self) -> None:
         scores.find_pair_score(self.score)
         methods.find(self.method)
-        if self.fuse not in FUSIONS:
-            raise GamlensError(f"There is no fusion {self.fuse!r}: {near(self.fuse, FUSIONS)}")
+        FUSIONS[self.fuse]  # an unknown name is an error
 
     def check(self, lens: Lens, picture: Picture) -> None:
         """An error where the model has fewer than n blocks, found out on one image before the long part."""
@@ -111,12 +110,14 @@ def recall(lens: Lens, path: str) -> SearchedImages:
         images.check(lens)
     except GamlensError as error:
         raise GamlensError(f"{path}: {error}") from error
-    gone = [number for number, picture in enumerate(images.pictures) if _file_size(picture) == -1]
+    pictures = images.pictures
+    gone = [n for n, picture in enumerate(pictures) if picture.path is not None and not os.path.exists(picture.path)]
     if len(gone) == len(images):
-        first = images.pictures[0].path
-        raise GamlensError(f"The images of {path} are not there, such as {first}: search in their folder again.")
-    names = tuple((str(images.pictures[number].path), "There is no such file any more.") for number in gone)
-    return SearchedImages(images[[n for n in range(len(images)) if n not in set(gone)]] if gone else images, names)
+        raise GamlensError(
+            f"The images of {path} are not there, such as {pictures[0].path}: search in their folder again."
+        )
+    bad = tuple((str(pictures[n].path), "There is no such file any more.") for n in gone)
+    return SearchedImages(images[sorted({*range(len(images))} - {*gone})] if gone else images, bad)
 
 
 def search(
@@ -126,11 +127,13 @@ def search(
     files = [str(picture.path) for picture in queries.pictures]
     folders = result_folders(files, out)
     sizes: dict[int, list[int]] = {}
-    for number, picture in enumerate(images.pictures):
-        sizes.setdefault(_file_size(picture), []).append(number)
+    for number, image in enumerate(images.pictures):
+        if image.path is not None and os.path.exists(image.path):
+            sizes.setdefault(os.path.getsize(image.path), []).append(number)
     for number, file in enumerate(files):
         query = queries[number]
-        own = [] if options.with_self else _same_bytes(file, images, sizes.get(os.path.getsize(file), ()))
+        alike = [] if options.with_self else sizes.get(os.path.getsize(file), [])
+        own = [at for at in alike if filecmp.cmp(file, str(images.pictures[at].path), shallow=False)]
         pair = lens.compare_many(
             query, images, pairs=_choose(query, images, options, own), score=options.score, method=options.method,
             n=options.n, fuse=options.fuse,
@@ -141,35 +144,20 @@ def search(
         grids = _grids(pair, options.score)
         place = folders[file] / MATCHES_PICTURE
         with StagedFiles() as staged:
-            staged.write(place, partial(_picture(grids).save, format="PNG"))
+            picture = render.stacked([render.draw(grid) for grid in grids])
+            staged.write(place, partial(picture.save, format="PNG"))
         left_out = tuple(str(images.pictures[at].path) for at in own)
         yield QueryMatches(file, _matches(pair), left_out, str(place), grids if number < QUERIES_SHOWN else ())
 
 
 def search_page(answers: Sequence[QueryMatches], *, title: str, lead: str) -> Page:
     """One section per query: its matches side by side, and both maps of each pair."""
-    sections = (_section(answer) for answer in answers)
+    sections = []
+    for answer in answers:
+        names = ", ".join(f"`{name}`" for name in answer.left_out)
+        left_out = f"Left out, as it is the query itself: {names}." if names else ""
+        sections.append(Section(answer.query, answer.grids, left_out))
     return limited_page(title, lead, sections, limit=QUERIES_SHOWN, count=len(answers), what="queries")
-
-
-def _section(answer: QueryMatches) -> Section:
-    names = ", ".join(f"`{name}`" for name in answer.left_out)
-    return Section(answer.query, answer.grids, f"Left out, as it is the query itself: {names}." if names else "")
-
-
-def _same_bytes(query: str, images: Gallery, candidates: Sequence[int]) -> list[int]:
-    """Which of the candidates, images of the query's size in bytes, are the very file of the query."""
-    return [at for at in candidates if filecmp.cmp(query, str(images.pictures[at].path), shallow=False)]
-
-
-def _file_size(picture: Picture) -> int:
-    """Bytes of its file; -1 where that is gone, -2 where it never was one."""
-    if picture.path is None:
-        return -2
-    try:
-        return os.path.getsize(picture.path)
-    except OSError:
-        return -1
 
 
 def _choose(query: Gallery, images: Gallery, options: SearchOptions, own: Sequence[int]) -> list[tuple[int, int]]:
@@ -216,8 +204,3 @@ def _heat(result: Explanation, at: int, photo: Image.Image, words: str) -> Panel
     picture = render.overlay(photo, frame.map(result.maps[at].cpu()).numpy())
     empty = " (no map: the same to the model)" if is_empty(result, at) else ""
     return Panel(picture, "", words + empty, f"match {at + 1}: {words}")
-
-
-def _picture(grids: Sequence[Grid]) -> Image.Image:
-    """The grids of one query below one another."""
-    return render.stacked([render.draw(grid) for grid in grids])

@@ -12,7 +12,7 @@ from gamlens import metrics
 from gamlens.evaluation.results import Columns, Run
 from gamlens.figures.request import PAPER_N
 from gamlens.methods import METHODS
-from gamlens.metrics import Better, Difference
+from gamlens.metrics import Difference
 
 ItemKey = tuple[str, str]  # an item's name, and "x" or "y" where it is a side of a pair
 
@@ -41,29 +41,18 @@ class Column:
         """Which items count: all but the hold-out, or all where nothing else is left."""
         return ~self.held if bool((~self.held).any()) else torch.ones_like(self.held)
 
-    def mean(self) -> float:
-        values = self.values[self.used]
-        return float(values[~values.isnan()].mean())
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What the values of a run are."""
-
-    title: str
-    better: Better
+    @property
+    def counted(self) -> Tensor:
+        """Which items count and have a value."""
+        return self.used & ~self.values.isnan()
 
     @property
     def sign(self) -> int:
-        """What a difference of two values is multiplied by so that plus is better."""
-        return 1 if self.better == "up" else -1
+        """What a difference of two values is multiplied by so that plus is better: IoU should rise, a drop fall."""
+        return -1 if self.grid is None else 1
 
-
-def measure(run: Run) -> Measure:
-    """The measure of a run: the drop of the score, or IoU."""
-    if run.about["protocol"]["kind"] == "objective":
-        return Measure("Drop of the score, %", "down")
-    return Measure("IoU, %", "up")
+    def mean(self) -> float:
+        return float(self.values[self.counted].mean())
 
 
 def columns(run: Run, *, confidence: str = "logit") -> list[Column]:
@@ -80,38 +69,38 @@ def reference(found: Sequence[Column]) -> Column | None:
     return next(iter(usual or sorted(gam, key=lambda column: -column.n) or own), None)
 
 
-def rivals(found: Sequence[Column], base: Column, what: Measure) -> list[Column]:
+def rivals(found: Sequence[Column], base: Column) -> list[Column]:
     """Every other method at its best n, then the reference's own method at its other n."""
-    best: dict[str, Column] = {}
-    for column in found:
-        if column.n > 0 and column.method != base.method:
-            known = best.get(column.method)
-            if known is None or what.sign * (column.mean() - known.mean()) > 0:
-                best[column.method] = column
+    others = [column for column in found if column.n > 0 and column.method != base.method]
+    best = {
+        name: max(
+            (column for column in others if column.method == name), key=lambda column: column.sign * column.mean()
+        )
+        for name in dict.fromkeys(column.method for column in others)
+    }
     own = [column for column in found if column.method == base.method and column.n not in (0, base.n)]
     return [*best.values(), *own]
 
 
 def aligned(base: Column, other: Column) -> tuple[tuple[ItemKey, ...], Tensor, Tensor]:
     """The items that both have and that count, with both values."""
-    good = (base.used & ~base.values.isnan()).tolist()
-    theirs_good = (~other.values.isnan()).tolist()
+    good, theirs_good = base.counted.tolist(), (~other.values.isnan()).tolist()
     place = {key: number for number, key in enumerate(other.keys) if theirs_good[number]}
     mine = [number for number, key in enumerate(base.keys) if good[number] and key in place]
     theirs = [place[base.keys[number]] for number in mine]
     return tuple(base.keys[number] for number in mine), base.values[mine], other.values[theirs]
 
 
-def difference(base: Column, other: Column, what: Measure) -> Difference:
+def difference(base: Column, other: Column) -> Difference:
     """The paired difference, turned so that plus is better."""
     _, mine, theirs = aligned(base, other)
-    return metrics.paired(what.sign * mine, what.sign * theirs)
+    return metrics.paired(base.sign * mine, base.sign * theirs)
 
 
-def gains(base: Column, other: Column, what: Measure) -> dict[ItemKey, float]:
+def gains(base: Column, other: Column) -> dict[ItemKey, float]:
     """How much better the reference is than the other one, for each item that both have and that counts."""
     keys, mine, theirs = aligned(base, other)
-    return dict(zip(keys, (what.sign * (mine - theirs)).tolist(), strict=True))
+    return dict(zip(keys, (base.sign * (mine - theirs)).tolist(), strict=True))
 
 
 def _column(method: str, n: int, rows: Columns, confidence: str) -> Column:

@@ -17,8 +17,8 @@ def test_a_table_runs_from_the_first_anchor_to_the_last(name: str) -> None:
     table = lut(name)
     assert table.shape == (256, 3)
     assert table.dtype == np.uint8
-    assert tuple(table[0]) == COLORMAPS[name][0]
-    assert tuple(table[-1]) == COLORMAPS[name][-1]
+    assert table[0].tolist() == COLORMAPS[name][0]
+    assert table[-1].tolist() == COLORMAPS[name][-1]
     assert np.abs(np.diff(table.astype(int), axis=0)).max() <= 8, "neighbours must not jump"
 
 

@@ -4,7 +4,8 @@ from PIL import Image
 
 from gamlens.errors import GamlensError
 from gamlens.render import Grid, Panel, draw
-from gamlens.render.raster.grid import MARK_COLOURS, layout
+from gamlens.render.raster.grid import MARK_COLOURS
+from gamlens.render.raster.grid_layout import GridLayout
 from gamlens.render.raster.lettering import ellipsized, font, plain, wrapped
 
 
@@ -56,10 +57,10 @@ def test_an_empty_cell_keeps_its_place() -> None:
 
 def test_words_make_room_above_left_and_below() -> None:
     panel = Panel(solid(10, 10), title="title", caption="caption")
-    place = layout(Grid(((panel,),), ("head",), ("label",), "name"), cell=100)
+    place = GridLayout(Grid(((panel,),), ("head",), ("label",), "name"), cell=100)
     label = round(font(15).getlength("label")) + 14
     top = 16 + (25 + 6) + (20 + 6) + (17 + 3)
-    assert place.cells == (((16 + label, top),),)
+    assert place.cells == [[(16 + label, top, 100, 100)]]
     assert place.size == (16 + label + 100 + 16, top + 100 + 17 + 6 + 16)
 
 

@@ -23,8 +23,8 @@ from gamlens.render import (
     outlined,
     typeset,
 )
-from gamlens.render.raster.grid import layout
-from gamlens.render.raster.keys import arranged, extent, ramp
+from gamlens.render.raster.grid_layout import GridLayout
+from gamlens.render.raster.keys import arranged, ramp
 from gamlens.render.raster.lettering import fitting, font, wrapped
 
 BLUE = (0, 0, 255)
@@ -49,7 +49,7 @@ def test_columns_of_relative_widths_hold_pictures_of_one_height() -> None:
 def test_groups_stand_over_their_columns_and_apart() -> None:
     panels = tuple(Panel(solid(10, 10)) for _ in range(3))
     plain, grouped = Grid((panels,)), Grid((panels,), groups=(("one", 2), ("two", 1)))
-    a, b = layout(plain, cell=100), layout(grouped, cell=100)
+    a, b = GridLayout(plain, cell=100), GridLayout(grouped, cell=100)
     shift = [after[0] - before[0] for before, after in zip(a.cells[0], b.cells[0], strict=True)]
     assert shift == [0, 0, 14]
     assert b.cells[0][0][1] - a.cells[0][0][1] == 20 + 6
@@ -61,7 +61,7 @@ def test_groups_stand_over_their_columns_and_apart() -> None:
 
 def test_a_break_parts_rows_with_a_rule() -> None:
     rows = ((Panel(solid(10, 10)),), (Panel(solid(10, 10)),))
-    together, parted = layout(Grid(rows), cell=50), layout(Grid(rows, breaks=(1,)), cell=50)
+    together, parted = GridLayout(Grid(rows), cell=50), GridLayout(Grid(rows, breaks=(1,)), cell=50)
     assert parted.cells[1][0][1] - together.cells[1][0][1] == 14
     between = np.asarray(draw(Grid(rows, breaks=(1,)), cell=50))[16 + 50 : parted.cells[1][0][1], 40]
     assert (between < 230).all(axis=1).sum() == 1
@@ -69,22 +69,25 @@ def test_a_break_parts_rows_with_a_rule() -> None:
 
 def test_keys_lie_under_the_grid_in_lines_that_fit() -> None:
     keys = (ScaleKey("Saliency"), LineKey("predicted", (1, 2, 3)), LineKey("true", (250, 9, 9), dashed=True))
-    wide = layout(Grid(((Panel(solid(10, 10)),),), keys=keys), cell=600)
-    narrow = layout(Grid(((Panel(solid(10, 10)),),), keys=keys), cell=180)
-    assert [len(line) for line in wide.keys] == [3]
+    wide = GridLayout(Grid(((Panel(solid(10, 10)),),), keys=keys), cell=600)
+    narrow = GridLayout(Grid(((Panel(solid(10, 10)),),), keys=keys), cell=180)
+    assert [[piece for _, piece in line if isinstance(piece, str)] for line in wide.keys] == [
+        ["Saliency", "0", "1", "predicted", "true"]
+    ]
     assert len(narrow.keys) > 1
     assert wide.size[1] == wide.keys_top + 17 + 16
     sheet = np.asarray(draw(Grid(((Panel(solid(10, 10)),),), keys=keys), cell=600))[wide.keys_top :]
     assert (sheet == (1, 2, 3)).all(axis=2).any()
     assert (abs(sheet.astype(int) - lut("ember")[128]) < 8).all(axis=2).any()
-    assert arranged(keys, 10, 1.0) == [[key] for key in keys]
-    assert extent(keys[0], 2.0) > extent(keys[0], 1.0)
+    assert [len(line) for line in arranged(keys, 10, 1.0)] == [4, 2, 2]
+    (small,), (large,) = (arranged(keys[:1], 10, scale) for scale in (1.0, 2.0))
+    assert large[-1][0] > small[-1][0]
 
 
 def test_series_are_keys_as_well() -> None:
     series = tuple(Series(f"series {tone}", (), "line" if tone else "dashed", tone) for tone in range(6))
     grids = [Grid(((Panel(solid(10, 10)),),), keys=series)] * 2
-    wide, narrow = (layout(grid, cell=cell) for grid, cell in zip(grids, (900, 300), strict=True))
+    wide, narrow = (GridLayout(grid, cell=cell) for grid, cell in zip(grids, (900, 300), strict=True))
     assert len(narrow.keys) > len(wide.keys) == 1
     sheet = np.asarray(draw(grids[0], cell=900))[wide.keys_top :]
     assert all((sheet == colour).all(axis=2).any() for colour in PALETTE[:6])
@@ -111,7 +114,7 @@ def test_typeset_is_as_wide_as_asked(columns: int, inches: float | None, expecte
 def test_print_labels_run_upwards() -> None:
     grid = Grid(((Panel(solid(100, 100)),),), labels=("HHHHHH",))
     sheet = np.asarray(draw(grid, cell=100, tight=True).convert("L"))
-    left = layout(grid, cell=100, tight=True).cells[0][0][0]
+    left = GridLayout(grid, cell=100, tight=True).cells[0][0][0]
     ink = np.argwhere(sheet[:, : left - 1] < 128)
     assert np.ptp(ink[:, 0]) > 2 * np.ptp(ink[:, 1])
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from gamlens.errors import GamlensError
 from gamlens.files import write_whole
 from gamlens.render.elements import Bars, Block, Chart, Charts, Grid, Heading, Page, Panel, Section, Table, Text
-from gamlens.render.html.bars_and_tables import bars_html, table_html
+from gamlens.render.html.charts_and_tables import bars_html, chart_html, table_html
 from gamlens.render.html.pictures import grid_html, single_html
-from gamlens.render.html.svg_chart import chart_html
 from gamlens.render.inline import bare, inline, paragraphs, slug, unique_names
 
 PAGE_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -25,25 +26,16 @@ def asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def block_html(block: Block) -> str:
-    """The HTML of any block."""
-    match block:
-        case Panel():
-            return single_html(block)
-        case Grid():
-            return grid_html(block)
-        case Bars():
-            return bars_html(block)
-        case Table():
-            return table_html(block)
-        case Text():
-            return paragraphs(block.text)
-        case Heading():
-            return f"<h3>{inline(block.text)}</h3>"
-        case Chart():
-            return chart_html(block)
-        case Charts():
-            return f'<div class="charts">{"".join(map(chart_html, block.items))}</div>'
+BLOCK_HTML: dict[type[Block], Callable[[Any], str]] = {
+    Panel: single_html,
+    Grid: grid_html,
+    Bars: bars_html,
+    Table: table_html,
+    Text: lambda block: paragraphs(block.text),
+    Heading: lambda block: f"<h3>{inline(block.text)}</h3>",
+    Chart: chart_html,
+    Charts: lambda block: f'<div class="charts">{"".join(map(chart_html, block.items))}</div>',
+}
 
 
 def _section(section: Section, anchor: str) -> str:
@@ -51,7 +43,7 @@ def _section(section: Section, anchor: str) -> str:
         f'<section id="{anchor}" aria-labelledby="{anchor}-title">',
         f'<h2 id="{anchor}-title">{escape(section.title)}</h2>',
         paragraphs(section.lead, kind="lead"),
-        *map(block_html, section.blocks),
+        *(BLOCK_HTML[type(block)](block) for block in section.blocks),
         "</section>",
     ]
     return "\n".join(filter(None, parts))

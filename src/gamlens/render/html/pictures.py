@@ -1,15 +1,16 @@
-"""Panels and grids of panels as HTML, their pictures embedded."""
+"""Panels and grids of panels as HTML, their pictures embedded: for pages, and for notebooks (`fragment`)."""
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from html import escape
 
 from PIL import Image
 
 from gamlens.render.elements import Grid, LineKey, Panel, Series
-from gamlens.render.html.svg_chart import series_item
+from gamlens.render.html.charts_and_tables import series_item
 from gamlens.render.inline import bare, inline
 from gamlens.render.raster.keys import ramp
 from gamlens.render.raster.rgb import fitted, pixelated, rgb
@@ -36,7 +37,21 @@ def embedded(image: Image.Image) -> tuple[str, Image.Image]:
 
 def single_html(panel: Panel) -> str:
     """A panel on its own."""
-    return f'<div class="single">{_figure(panel, panel.image.height / panel.image.width)}</div>'
+    return f'<div class="single">{_figure(panel, panel.tallness)}</div>'
+
+
+def fragment(panels: Sequence[Panel], *, height: int = 220) -> str:
+    """Pictures beside one another with their words under them, as HTML that needs no style sheet, for notebooks."""
+    cells = []
+    for panel in panels:
+        source, _ = embedded(panel.image)
+        words = " ".join(filter(None, (f"<b>{escape(panel.title)}</b>" if panel.title else "", escape(panel.caption))))
+        cells.append(
+            f'<figure style="margin:0 12px 12px 0;text-align:center"><img src="{source}" '
+            f'alt="{escape(panel.alt or panel.title)}" style="height:{height}px;border-radius:6px">'
+            f'<figcaption style="font-size:90%">{words}</figcaption></figure>'
+        )
+    return f'<div style="display:flex;flex-wrap:wrap">{"".join(cells)}</div>'
 
 
 def grid_html(grid: Grid) -> str:
@@ -60,7 +75,7 @@ def _figure(panel: Panel, tallness: float, *, where: str = "") -> str:
     """A panel in a cell of the given height over width; `where` names the cell for the enlarged view."""
     source, picture = embedded(panel.image)
     alt = panel.alt or ", ".join(filter(None, (bare(panel.title), where))) or bare(panel.caption) or "picture"
-    share = 100 * min(1.0, tallness * panel.image.width / panel.image.height)
+    share = 100 * min(1.0, tallness / panel.tallness)
     kind = " ".join(filter(None, (panel.mark, "pixels" if pixelated(picture) else "")))
     tick = f'<span class="tick {panel.mark}" role="img" aria-label="{panel.mark}">{_TICKS.get(panel.mark)}</span>'
     words = (

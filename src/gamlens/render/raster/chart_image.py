@@ -10,34 +10,22 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from gamlens.errors import GamlensError
-from gamlens.render.chart_layout import (
-    CHART_SIZE,
-    GUIDE,
-    INKS,
-    LABEL_SIZE,
-    SLANT,
-    Mark,
-    Point,
-    Stroke,
-    Word,
-    finite,
-    lay_out,
-)
+from gamlens.render.chart_layout import CHART_SIZE, INKS, LABEL_SIZE, SLANT, Mark, Point, Stroke, Word, finite, lay_out
 from gamlens.render.elements import Chart
 from gamlens.render.raster.lettering import font, plain
 
 OVERSAMPLING = 3
 
 
-def draw_chart(chart: Chart, *, width: int = CHART_SIZE[0], height: int = CHART_SIZE[1]) -> Image.Image:
+def draw_chart(chart: Chart) -> Image.Image:
     """`chart` on white, without its title, caption and legend: those belong to the grid around it."""
     if not any(finite(series.points) for series in chart.series):
         raise GamlensError("a chart to draw has at least one finite point, found none: give some")
-    sheet = Image.new("RGB", (width * OVERSAMPLING, height * OVERSAMPLING), "white")
-    for _, marks in lay_out(chart, (width, height)):
+    sheet = Image.new("RGB", (CHART_SIZE[0] * OVERSAMPLING, CHART_SIZE[1] * OVERSAMPLING), "white")
+    for _, marks in lay_out(chart):
         for mark in marks:
             paint(sheet, mark, OVERSAMPLING)
-    return sheet.resize((width, height), Image.Resampling.LANCZOS)
+    return sheet.resize(CHART_SIZE, Image.Resampling.LANCZOS)
 
 
 def paint(sheet: Image.Image, mark: Mark, scale: float) -> None:
@@ -62,7 +50,7 @@ def paint(sheet: Image.Image, mark: Mark, scale: float) -> None:
 
 
 def _write(sheet: Image.Image, word: Word, scale: float) -> None:
-    face, text, ink = font(LABEL_SIZE * scale), plain(word.text), INKS[GUIDE]
+    face, text, ink = font(LABEL_SIZE * scale), plain(word.text), INKS[word.ink]
     x, y = (value * scale for value in word.at)
     if not word.slanted:
         anchor = {"start": "lm", "middle": "mm", "end": "rm"}[word.anchor]

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gamlens.errors import GamlensError, near
-from gamlens.render.elements import RGB
+from gamlens.errors import GamlensError, Registry
 
-COLORMAPS: dict[str, tuple[RGB, ...]] = {
-    "ember": ((26, 12, 58), (92, 20, 112), (168, 32, 116), (226, 72, 72), (250, 138, 44), (255, 196, 72),
-              (255, 240, 158)),
-    "ocean": ((8, 18, 46), (16, 58, 104), (20, 108, 142), (54, 160, 162), (130, 206, 178), (226, 246, 214)),
-    "gray": ((0, 0, 0), (255, 255, 255)),
-    "diverging": ((26, 58, 138), (70, 128, 198), (172, 204, 230), (246, 246, 246), (242, 190, 170),
-                  (212, 96, 82), (146, 22, 48)),
-    "spectrum": ((20, 32, 168), (20, 148, 236), (44, 206, 176), (116, 214, 70), (244, 226, 52),
-                 (248, 138, 32), (206, 28, 28)),
-}  # fmt: skip
-
+COLORMAPS: dict[str, list[list[int]]] = Registry(
+    "colour map", json.loads(resources.files(__package__).joinpath("colormaps.json").read_text())
+)
 SIGNED = frozenset({"diverging"})
 
 _SLACK = 1e-4
@@ -30,12 +23,10 @@ _SLACK = 1e-4
 @cache
 def lut(name: str) -> NDArray[np.uint8]:
     """The colour map `name` as a read-only (256, 3) table."""
-    if name not in COLORMAPS:
-        raise GamlensError(f"unknown colour map {name!r}: {near(name, COLORMAPS)}")
-    anchors = np.asarray(COLORMAPS[name], dtype=np.float64)
+    anchors = COLORMAPS[name]
     at = np.linspace(0, len(anchors) - 1, 256)
-    channels = [np.interp(at, np.arange(len(anchors)), anchors[:, c]) for c in range(3)]
-    table = np.rint(np.stack(channels, axis=1)).astype(np.uint8)
+    channels = [np.interp(at, range(len(anchors)), channel) for channel in zip(*anchors, strict=True)]
+    table: NDArray[np.uint8] = np.rint(np.stack(channels, axis=1)).astype(np.uint8)
     table.setflags(write=False)
     return table
 

@@ -4,166 +4,149 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 from gamlens.errors import GamlensError
-from gamlens.render.elements import Grid, GridKey
+from gamlens.render.elements import Grid
 from gamlens.render.raster.keys import arranged
-from gamlens.render.raster.lettering import LEADING, Font, fitting, font, wrapped
+from gamlens.render.raster.lettering import fitting, font, line_height, wrapped
 
 TITLE_SIZE, HEAD_SIZE, CAPTION_SIZE = 19, 15, 13
-
-Texts = list[list[str]]
-
-
-class Spacing(NamedTuple):
-    """Room around the grid, between cells, and between parts."""
-
-    margin: int
-    gap: int
-    apart: int
-
-
-WIDE, TIGHT = Spacing(16, 14, 14), Spacing(3, 6, 10)  # at scale 1
+# room at scale 1: around the grid, between cells, and between parts
+WIDE, TIGHT = (16, 14, 14), (3, 6, 10)
 
 
 @dataclass(frozen=True)
+class TextLines:
+    """Lines of text below one another from `at` (x, y) on; `upwards` is the length of a strip along which they rise."""
+
+    lines: list[str]
+    at: tuple[float, float]
+    size: float
+    anchor: str = "ma"
+    bold: bool = True
+    upwards: int = 0
+
+
 class GridLayout:
-    """Where things go, in pixels: `cells[row][column]` is the (left, top) of a cell's picture area.
-
-    A column is `widths[column]` wide; a row is `heights[row]` high. Words are wrapped into lines; the head of a group
-    comes with its left and right edge. `head` and `label` are sizes of letters.
-    """
-
-    size: tuple[int, int]
-    space: Spacing
-    head: float
-    label: float
-    widths: tuple[int, ...]
-    heights: tuple[int, ...]
-    cells: tuple[tuple[tuple[int, int], ...], ...]
-    groups_top: int
-    heads_top: int
-    keys_top: int
-    title: list[str]
-    groups: list[tuple[list[str], int, int]]
-    heads: Texts
-    labels: Texts
-    captions: list[Texts]
-    titles: list[Texts]
-    keys: list[list[GridKey]]
-
-
-def line(size: float) -> int:
-    """The height of a line of letters of that size."""
-    return round(size * LEADING)
-
-
-def deepest(texts: Texts) -> int:
-    return max((len(lines) for lines in texts), default=0)
-
-
-def layout(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False) -> GridLayout:
-    """The geometry of `grid` with pictures at most `cell` x `cell`, everything multiplied by `scale`.
+    """The geometry of a grid with pictures at most `cell` x `cell`, everything multiplied by `scale`.
 
     `tight`, for print: little room between pictures, row labels run upwards, heads and labels shrink to fit.
+
+    Attributes, in pixels:
+        size: Width and height of the sheet.
+        cells: `cells[row][column]` is the (left, top, width, height) of a cell's picture area.
+        texts: Every title, head, label and caption, in wrapped lines.
+        rules: Horizontal lines (left, right, y).
+        keys, keys_top: The keys in lines, and where the first line begins.
     """
-    if not grid.width or not grid.rows:
-        raise GamlensError("a grid to draw has at least one row and one column, found none: add a panel")
-    if cell < 16 or scale <= 0:
-        raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
-    space, pad = Spacing(*(round(room * scale) for room in (TIGHT if tight else WIDE))), round(6 * scale)
-    widths, heights = _widths(grid, cell * scale), _heights(grid, cell * scale)
-    caption = font(CAPTION_SIZE * scale)
-    size = fitting(grid.columns, widths, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
-    label = fitting(grid.labels, heights, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
-    labels, room = _labels(grid, heights, label, cell * scale, tight, space)
-    lefts = _lefts(grid, widths, space.margin + room, space)
-    right = lefts[-1] + widths[-1] + space.margin
-    name = wrapped(grid.title, font(TITLE_SIZE * scale), right - 2 * space.margin, most=2)
-    heads = [wrapped(text, font(size), width, most=2) for text, width in zip(grid.columns, widths, strict=False)]
-    groups = []
-    for (text, span), end in zip(grid.groups, accumulate(span for _, span in grid.groups), strict=True):
-        edges = lefts[end - span], lefts[end - 1] + widths[end - 1]
-        groups.append((wrapped(text, font(size), edges[1] - edges[0], most=1), *edges))
-    captions = _panel_text(grid, "caption", caption, widths, 3)
-    titles = _panel_text(grid, "title", caption, widths, 1)
 
-    groups_top = space.margin + (len(name) * line(TITLE_SIZE * scale) + pad if name else 0)
-    heads_top = groups_top + (line(size) + pad if any(text for text, *_ in groups) else 0)
-    top = heads_top + (deepest(heads) * line(size) + pad if deepest(heads) else 0)
-    tops, bottom = _tops(grid, heights, titles, captions, top, scale, space)
-    keys = arranged(grid.keys, right - space.margin - lefts[0], scale)
-    keys_top = bottom + max(space.gap, round(10 * scale))
-    bottom = keys_top + len(keys) * line(CAPTION_SIZE * scale) + (len(keys) - 1) * pad if keys else bottom
-    return GridLayout(
-        (right, bottom + space.margin), space, size, label, widths, heights,
-        tuple(tuple((left, y) for left in lefts) for y in tops), groups_top, heads_top, keys_top, name, groups, heads,
-        labels, captions, titles, keys,
-    )  # fmt: skip
+    def __init__(self, grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False) -> None:
+        if not grid.width or not grid.rows:
+            raise GamlensError("a grid to draw has at least one row and one column, found none: add a panel")
+        if cell < 16 or scale <= 0:
+            raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
+        self.grid, self.cell, self.scale, self.tight = grid, cell * scale, scale, tight
+        self.margin, self.gap, self.apart = (round(room * scale) for room in (TIGHT if tight else WIDE))
+        self.pad = round(6 * scale)
+        self.cells: list[list[tuple[int, int, int, int]]] = []
+        self.texts: list[TextLines] = []
+        self.rules: list[tuple[int, int, int]] = []
+        most = max(grid.widths, default=1.0)
+        self.widths = [round(self.cell * width / most) for width in grid.widths or (1.0,) * grid.width]
+        self.heights = self._heights()
+        label = fitting(grid.labels, self.heights, HEAD_SIZE * scale) if tight else HEAD_SIZE * scale
+        labels, room = self._labels(label)
+        self.lefts = self._lefts(self.margin + room)
+        self.right = self.lefts[-1] + self.widths[-1]
+        bottom = self._rows(self._heads())
+        self._place_labels(labels, label)
+        self.keys = arranged(grid.keys, self.right - self.lefts[0], scale)
+        self.keys_top = bottom + max(self.gap, round(10 * scale))
+        if self.keys:
+            line = line_height(CAPTION_SIZE * scale)
+            bottom = self.keys_top + len(self.keys) * line + (len(self.keys) - 1) * self.pad
+        self.size = (self.right + self.margin, bottom + self.margin)
 
+    def _heights(self) -> list[int]:
+        if not self.grid.widths:
+            return [max(1, round(self.cell * tall)) for tall in self.grid.tallness]
+        heights = []
+        for row in self.grid.rows:
+            tall = [round(width * panel.tallness) for width, panel in zip(self.widths, row, strict=False) if panel]
+            heights.append(max(tall, default=round(self.cell)))
+        return heights
 
-def _widths(grid: Grid, cell: float) -> tuple[int, ...]:
-    most = max(grid.widths, default=1.0)
-    return tuple(round(cell * width / most) for width in grid.widths or (1.0,) * grid.width)
+    def _labels(self, size: float) -> tuple[list[list[str]], int]:
+        """The row labels in lines, and the room they take at the left."""
+        face, names = font(size), self.grid.labels
+        if self.tight:
+            labels = [wrapped(name, face, height, most=2) for name, height in zip(names, self.heights, strict=False)]
+            deep = max(map(len, labels), default=0) * line_height(size)
+        else:
+            labels = [wrapped(name, face, 0.6 * self.cell, most=3) for name in names]
+            deep = round(max((face.getlength(text) for lines in labels for text in lines), default=0))
+        return labels, deep + self.gap if deep else 0
 
+    def _lefts(self, left: int) -> list[int]:
+        """The left edge of every column; groups stand apart."""
+        starts = set(accumulate(span for _, span in self.grid.groups))
+        lefts = []
+        for number, width in enumerate(self.widths):
+            left += self.apart if number in starts else 0
+            lefts.append(left)
+            left += width + self.gap
+        return lefts
 
-def _heights(grid: Grid, cell: float) -> tuple[int, ...]:
-    if not grid.widths:
-        return tuple(max(1, round(cell * tall)) for tall in grid.tallness)
-    widths = _widths(grid, cell)
-    return tuple(
-        max((round(width * panel.image.height / panel.image.width)
-             for width, panel in zip(widths, row, strict=False) if panel), default=round(cell))
-        for row in grid.rows
-    )  # fmt: skip
-
-
-def _labels(
-    grid: Grid, heights: tuple[int, ...], size: float, cell: float, tight: bool, space: Spacing
-) -> tuple[Texts, int]:
-    """The row labels in lines, and the room they take at the left."""
-    face = font(size)
-    if tight:
-        labels = [wrapped(label, face, height, most=2) for label, height in zip(grid.labels, heights, strict=False)]
-        deep = deepest(labels) * line(size)
-    else:
-        labels = [wrapped(label, face, 0.6 * cell, most=3) for label in grid.labels]
-        deep = round(max((face.getlength(text) for lines in labels for text in lines), default=0))
-    return labels, deep + space.gap if deep else 0
-
-
-def _lefts(grid: Grid, widths: tuple[int, ...], left: int, space: Spacing) -> list[int]:
-    """The left edge of every column; groups stand apart."""
-    starts = set(accumulate(span for _, span in grid.groups))
-    lefts = []
-    for number, width in enumerate(widths):
-        left += space.apart if number in starts else 0
-        lefts.append(left)
-        left += width + space.gap
-    return lefts
-
-
-def _tops(
-    grid: Grid, heights: tuple[int, ...], titles: list[Texts], captions: list[Texts], top: int, scale: float,
-    space: Spacing,
-) -> tuple[list[int], int]:  # fmt: skip
-    """The top of every row's pictures, and where the last row ends."""
-    pad, step = round(6 * scale), line(CAPTION_SIZE * scale)
-    tops = []
-    for number, (height, above, below) in enumerate(zip(heights, titles, captions, strict=True)):
-        top += space.apart if number in grid.breaks else 0
-        top += deepest(above) * step + (pad // 2 if deepest(above) else 0)
-        tops.append(top)
-        top += height + (deepest(below) * step + pad if deepest(below) else 0) + space.gap
-    return tops, top - space.gap
-
-
-def _panel_text(grid: Grid, field: str, face: Font, widths: tuple[int, ...], most: int) -> list[Texts]:
-    return [
-        [
-            wrapped(getattr(panel, field), face, width, most=most) if panel else []
-            for panel, width in zip(row, widths, strict=False)
+    def _heads(self) -> int:
+        """The title, the heads of groups with a rule under each, the heads of columns; returns where rows begin."""
+        grid, scale, top = self.grid, self.scale, self.margin
+        size = TITLE_SIZE * scale
+        title = wrapped(grid.title, font(size), self.right - self.margin, most=2)
+        self.texts.append(TextLines(title, (top, top), size, "la"))
+        top += len(title) * line_height(size) + self.pad if title else 0
+        size = fitting(grid.columns, self.widths, HEAD_SIZE * scale) if self.tight else HEAD_SIZE * scale
+        line = line_height(size)
+        for (text, span), end in zip(grid.groups, accumulate(span for _, span in grid.groups), strict=True):
+            left, right = self.lefts[end - span], self.lefts[end - 1] + self.widths[end - 1]
+            lines = wrapped(text, font(size), right - left, most=1)
+            self.texts.append(TextLines(lines, ((left + right) / 2, top), size))
+            self.rules.append((left, right - 1, top + line + round(2 * scale)))
+        top += line + self.pad if any(text.strip() for text, _ in grid.groups) else 0
+        heads = [
+            wrapped(text, font(size), width, most=2) for text, width in zip(grid.columns, self.widths, strict=False)
         ]
-        for row in grid.rows
-    ]
+        deep = max(map(len, heads), default=0)
+        for lines, left, width in zip(heads, self.lefts, self.widths, strict=False):
+            self.texts.append(TextLines(lines, (left + width / 2, top + (deep - len(lines)) * line), size))
+        return top + (deep * line + self.pad if deep else 0)
+
+    def _rows(self, top: int) -> int:
+        """The cells with a title above and a caption below; returns where the last row ends."""
+        size = CAPTION_SIZE * self.scale
+        line, face = line_height(size), font(size)
+        for number, (row, height) in enumerate(zip(self.grid.rows, self.heights, strict=True)):
+            shown = list(zip(row, self.widths, strict=False))
+            titles = [wrapped(panel.title, face, width, most=1) if panel else [] for panel, width in shown]
+            captions = [wrapped(panel.caption, face, width, most=3) if panel else [] for panel, width in shown]
+            above, below = (max(map(len, texts), default=0) for texts in (titles, captions))
+            top += (self.apart if number in self.grid.breaks else 0) + (self.pad // 2 if above else 0)
+            if number and number in self.grid.breaks:
+                self.rules.append((self.lefts[0], self.right, top - (self.gap + self.apart) // 2))
+            top += above * line
+            for left, width, title, caption in zip(self.lefts, self.widths, titles, captions, strict=False):
+                middle = left + width / 2
+                self.texts.append(TextLines(title, (middle, top - line - 3 * self.scale), size))
+                self.texts.append(TextLines(caption, (middle, top + height + 6 * self.scale), size, bold=False))
+            self.cells.append([(x, top, width, height) for x, width in zip(self.lefts, self.widths, strict=True)])
+            top += height + (below * line + self.pad if below else 0) + self.gap
+        return top - self.gap
+
+    def _place_labels(self, labels: list[list[str]], size: float) -> None:
+        """The labels of rows: to the left of their pictures, or running upwards where `tight`."""
+        gap = self.gap
+        for lines, ((left, top, _, height), *_) in zip(labels, self.cells, strict=False):
+            deep = len(lines) * line_height(size)
+            if self.tight:
+                self.texts.append(TextLines(lines, (left - gap - deep + gap // 4, top), size, upwards=height))
+            else:
+                self.texts.append(TextLines(lines, (left - gap, top + (height - deep) / 2), size, "ra"))

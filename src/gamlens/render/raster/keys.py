@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -11,11 +12,13 @@ from gamlens.render.chart_layout import SWATCH_SIZE, swatch
 from gamlens.render.elements import RGB, GridKey, LineKey, ScaleKey, Series
 from gamlens.render.raster.chart_image import paint
 from gamlens.render.raster.colormaps import lut
-from gamlens.render.raster.lettering import LEADING, font, plain
+from gamlens.render.raster.lettering import font, line_height, plain
 from gamlens.render.raster.overlay import OUTLINE_DARK, overlay
 
 KEY_SIZE, BAR_WIDTH, PIECE_GAP, KEY_GAP = 13, 90, 7, 16
 PHOTO_GREY = 150
+
+PlacedPiece: TypeAlias = tuple[float, str | Image.Image]  # a word or a picture (RGBA), and where it begins in its line
 
 
 def ramp(scale: ScaleKey) -> Image.Image:
@@ -26,47 +29,36 @@ def ramp(scale: ScaleKey) -> Image.Image:
     return overlay(grey, np.linspace(0, 1, 256, dtype=np.float32)[None], cmap=scale.cmap)
 
 
-def extent(key: GridKey, scale: float) -> float:
-    """How wide a key is."""
-    pieces = _pieces(key, scale)
-    return sum(_width(piece, scale) for piece in pieces) + (len(pieces) - 1) * PIECE_GAP * scale
-
-
-def arranged(keys: Sequence[GridKey], room: float, scale: float) -> list[list[GridKey]]:
-    """The keys in lines that fit into `room`; one too wide for it has a line of its own."""
-    lines: list[list[GridKey]] = []
-    used = 0.0
+def arranged(keys: Sequence[GridKey], room: float, scale: float) -> list[list[PlacedPiece]]:
+    """The words and pictures of the keys in lines that fit into `room`; a key too wide for it has its own line."""
+    lines: list[list[PlacedPiece]] = []
+    x, face = 0.0, font(KEY_SIZE * scale)
     for key in keys:
-        need = extent(key, scale) + KEY_GAP * scale
-        if lines and used + need - KEY_GAP * scale <= room:
-            lines[-1].append(key)
-        else:
-            lines.append([key])
-            used = 0.0
-        used += need
+        pieces = _pieces(key, scale)
+        widths = [face.getlength(piece) if isinstance(piece, str) else piece.width for piece in pieces]
+        if not lines or x + sum(widths) + (len(pieces) - 1) * PIECE_GAP * scale > room:
+            lines.append([])
+            x = 0.0
+        for piece, width in zip(pieces, widths, strict=True):
+            lines[-1].append((x, piece))
+            x += width + PIECE_GAP * scale
+        x += (KEY_GAP - PIECE_GAP) * scale
     return lines
 
 
-def draw_keys(sheet: Image.Image, lines: list[list[GridKey]], corner: tuple[int, int], scale: float, ink: RGB) -> None:
-    """Draw the keys in lines from `corner` (left, top) on."""
+def draw_keys(
+    sheet: Image.Image, lines: list[list[PlacedPiece]], corner: tuple[int, int], scale: float, ink: RGB
+) -> None:
+    """Draw arranged keys in lines from `corner` (left, top) on."""
     pen, face = ImageDraw.Draw(sheet), font(KEY_SIZE * scale)
-    step = round(KEY_SIZE * scale * LEADING)
-    middle = corner[1] + step / 2
-    for line in lines:
-        x: float = corner[0]
-        for key in line:
-            for piece in _pieces(key, scale):
-                if isinstance(piece, str):
-                    pen.text((x, middle), piece, ink, face, "lm")
-                else:
-                    sheet.paste(piece, (round(x), round(middle - piece.height / 2)), piece)
-                x += _width(piece, scale) + PIECE_GAP * scale
-            x += (KEY_GAP - PIECE_GAP) * scale
-        middle += step + round(6 * scale)
-
-
-def _width(piece: str | Image.Image, scale: float) -> float:
-    return font(KEY_SIZE * scale).getlength(piece) if isinstance(piece, str) else piece.width
+    step = line_height(KEY_SIZE * scale)
+    for number, line in enumerate(lines):
+        middle = corner[1] + step / 2 + number * (step + round(6 * scale))
+        for x, piece in line:
+            if isinstance(piece, str):
+                pen.text((corner[0] + x, middle), piece, ink, face, "lm")
+            else:
+                sheet.paste(piece, (round(corner[0] + x), round(middle - piece.height / 2)), piece)
 
 
 def _pieces(key: GridKey, scale: float) -> list[str | Image.Image]:

@@ -23,6 +23,11 @@ def font(size: float) -> Font:
     return ImageFont.load_default(size=size)
 
 
+def line_height(size: float) -> int:
+    """The height of a line of letters of that size."""
+    return round(size * LEADING)
+
+
 @cache
 def _drawable(letter: str) -> bool:
     face = font(20)

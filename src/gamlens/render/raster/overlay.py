@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, Registry
 from gamlens.render.elements import RGB, BoxCorners
 from gamlens.render.raster.colormaps import levels, lut, strength
 from gamlens.render.raster.rgb import ImageLike, rgb
@@ -46,7 +46,9 @@ def _flat(cmap: str, opacity: float) -> Blend:
     return Blend(np.full((256, 1), 1 - opacity), np.zeros((256, 3)), opacity * lut(cmap).astype(np.float32))
 
 
-STYLES: dict[str, Callable[[str, float], Blend]] = {"heat": _heat, "spotlight": _spotlight, "flat": _flat}
+STYLES: dict[str, Callable[[str, float], Blend]] = Registry(
+    "overlay style", {"heat": _heat, "spotlight": _spotlight, "flat": _flat}
+)
 
 
 def overlay(
@@ -63,8 +65,6 @@ def overlay(
 
     `boxes` are half-open (x0, y0, x1, y1) in pixels; `mask` (H, W) is outlined. "spotlight" needs no opacity.
     """
-    if style not in STYLES:
-        raise GamlensError(f"unknown overlay style {style!r}: {near(style, STYLES)}")
     if not 0 <= opacity <= 1:
         raise GamlensError(f"opacity must lie in [0, 1], found {opacity!r}: try 0.7")
     photo = rgb(image)
@@ -73,9 +73,7 @@ def overlay(
     picture = Image.fromarray(_mix(np.asarray(photo), level, STYLES[style](cmap, opacity)))
     if mask is not None:
         picture = outlined(picture, mask)
-    for box in boxes:
-        _draw_box(picture, box)
-    return picture
+    return boxed(picture, boxes)
 
 
 def _same_size(what: str, shape: tuple[int, ...], photo: Image.Image) -> None:
@@ -116,10 +114,25 @@ def boxed(
     dashed: bool = False,
     thick: float = 1,
 ) -> Image.Image:
-    """A copy of `image` with boxes drawn into it: in a colour, dashed or not, `thick` times the usual line."""
-    picture = rgb(image).copy()
+    """A copy of `image` with boxes drawn into it: in a colour, dashed or not, `thick` times the usual line.
+
+    A line lies between two dark ones, inside its box; a side outside the picture moves to its edge.
+    """
+    picture = rgb(image)
+    draw, light = ImageDraw.Draw(picture), _thickness(picture, thick)
+    dark = max(1, light // 2)
     for box in boxes:
-        _draw_box(picture, box, colour, dashed=dashed, thick=thick)
+        x0, y0, x1, y1 = (float(side) for side in box)
+        if not (np.isfinite((x0, y0, x1, y1)).all() and x0 < x1 and y0 < y1):
+            raise GamlensError(f"a box is finite (x0, y0, x1, y1) with x0 < x1 and y0 < y1, found {box!r}: reorder it")
+        left, top = max(0, int(np.floor(x0))), max(0, int(np.floor(y0)))
+        right, bottom = min(picture.width, int(np.ceil(x1))) - 1, min(picture.height, int(np.ceil(y1))) - 1
+        for inset, paint, width in ((0, OUTLINE_DARK, light + 2 * dark), (dark, colour, light)):
+            corners = (left + inset, top + inset, right - inset, bottom - inset)
+            if corners[0] <= corners[2] and corners[1] <= corners[3]:
+                draw.rectangle(corners, outline=paint, width=width)
+                if dashed and paint is colour:
+                    _cut(draw, corners, light)
     return picture
 
 
@@ -141,26 +154,6 @@ def outlined(
     pixels[window][outer & ~middle] = colour
     pixels[window][middle & ~inner] = OUTLINE_DARK
     return Image.fromarray(pixels)
-
-
-def _draw_box(
-    picture: Image.Image, box: BoxCorners, colour: RGB = OUTLINE_LIGHT, *, dashed: bool = False, thick: float = 1
-) -> None:
-    """A light line between two dark ones, inside the box; a side outside the picture moves to its edge."""
-    x0, y0, x1, y1 = (float(side) for side in box)
-    if not (np.isfinite((x0, y0, x1, y1)).all() and x0 < x1 and y0 < y1):
-        raise GamlensError(f"a box is finite (x0, y0, x1, y1) with x0 < x1 and y0 < y1, found {box!r}: reorder it")
-    left, top = max(0, int(np.floor(x0))), max(0, int(np.floor(y0)))
-    right, bottom = min(picture.width, int(np.ceil(x1))) - 1, min(picture.height, int(np.ceil(y1))) - 1
-    light = _thickness(picture, thick)
-    dark = max(1, light // 2)
-    draw = ImageDraw.Draw(picture)
-    for inset, paint, width in ((0, OUTLINE_DARK, light + 2 * dark), (dark, colour, light)):
-        corners = (left + inset, top + inset, right - inset, bottom - inset)
-        if corners[0] <= corners[2] and corners[1] <= corners[3]:
-            draw.rectangle(corners, outline=paint, width=width)
-            if dashed and paint is colour:
-                _cut(draw, corners, light)
 
 
 def _cut(draw: ImageDraw.ImageDraw, corners: tuple[int, int, int, int], light: int) -> None:

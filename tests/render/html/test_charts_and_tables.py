@@ -6,8 +6,8 @@ import re
 from xml.etree import ElementTree
 
 from gamlens.render import PALETTE, Chart, Charts, Heading, Page, Section, Series, html
+from gamlens.render.html.charts_and_tables import chart_html
 from gamlens.render.html.document import asset
-from gamlens.render.html.svg_chart import chart_html
 
 EVIL = '<script>alert("x")</script>" onload="y'
 
