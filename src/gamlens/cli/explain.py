@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.text import Text
 from typer import Argument, Option
 
-from gamlens import METHODS, Explanation, GamlensError, render
+from gamlens import METHODS, Explanation, GamlensError, PairExplanation, render
 from gamlens.cli import options
 from gamlens.cli.common import command, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.cli.progress import ItemProgress, steps
@@ -50,7 +50,7 @@ def classify(
             if result.error:
                 tell("error", result.error, "bold red")
     index = out / "index.html"
-    if any(not result.error for result in results):
+    if failed < len(results):
         read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
         lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
         render.write(work.classified_page(results, title="Why this class?", lead=lead), index)
@@ -87,36 +87,28 @@ def compare(
     if (b is None) == (not text):
         raise GamlensError("Give two images, or one image and --text 'a caption': gamlens compare A B, A --text T.")
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
+    result: Explanation | PairExplanation
     if b is None:
-        place = out / file_stem(Path(a).stem)
-        _show_captions(lens.compare_text(a, text or [], method=method, n=n, fuse=fuse), a, place, json_)
-        return
-    result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
-    place = out / f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}"
-    written = result.save(str(place))
-    value = float(result.scores[0])
-    if json_:
-        boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
-        record = {"x": a, "y": b, "score": value, "boxes": boxes, "folder": str(place), "about": dict(result.about)}
-        say_json(record)
+        score, name, last = "cosine", file_stem(Path(a).stem), "One map per caption"
+        result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
+        rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
+        found: dict[str, Any] = {
+            "captions": [{"text": name, "score": value, "box": box} for name, value, box in rows]
+        }
     else:
-        names = f"  {Path(a).name}  ~  {Path(b).name}"
-        say(Text.assemble((f"{score} {value:.4f}", "bold"), names))
-        say(f"Both maps: {written[-1]}")
-
-
-def _show_captions(result: Explanation, image: str, place: Path, as_json: bool) -> None:
-    """Save an image's maps for captions, and say the cosines."""
-    result.save(str(place))
-    rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
-    if as_json:
-        captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
-        record = {"x": image, "captions": captions, "folder": str(place), "about": dict(result.about)}
-        say_json(record)
+        name, last = f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}", "Both maps"
+        result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
+        boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
+        rows = [(Path(b).name, float(result.scores[0]), boxes)]
+        found = {"y": b, "score": rows[0][1], "boxes": boxes}
+    place = out / name
+    written = result.save(str(place))
+    if json_:
+        say_json({"x": a, **found, "folder": str(place), "about": dict(result.about)})
         return
-    for name, value, _ in rows:
-        say(Text.assemble((f"cosine {value:.4f}", "bold"), f"  {Path(image).name}  ~  {name}"))
-    say(f"One map per caption: {place}")
+    for other, value, _ in rows:
+        say(Text.assemble((f"{score} {value:.4f}", "bold"), f"  {Path(a).name}  ~  {other}"))
+    say(f"{last}: {place if b is None else written[-1]}")
 
 
 @command("blocks resnet50")
@@ -131,8 +123,7 @@ def blocks(model: Annotated[str, Argument(help=options.MODEL_HELP)], weights: op
     say_table(("block", "stride", "channels", "size", "read"), lines)
     say(f"embedding  {lens.embedding}  ({lens.layout.width} numbers)")
     say(f"pooling    {lens.layout.pooling}")
-    aside = {stage.grid.aside for stage in lens.layout.stages if stage.grid is not None}
-    if aside:
+    if aside := {stage.grid.aside for stage in lens.layout.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
 
 
@@ -149,13 +140,9 @@ def demo(out: options.PageFolder = Path("demo")) -> None:
 def _show_classes(results: list[work.FileResult]) -> None:
     lines = []
     for result in results:
-        if result.error:
-            continue
-        guesses = ", ".join(f"{guess.name} {100 * guess.probability:.0f} %" for guess in result.top[:3])
-        for number, (name, value) in enumerate(zip(result.names, result.scores, strict=True)):
-            first = number == 0
-            cells = (Path(result.file).name if first else "", name, f"{value:.2f}", guesses if first else "")
-            lines.append(cells)
+        file, guesses = Path(result.file).name, [f"{one.name} {100 * one.probability:.0f} %" for one in result.top[:3]]
+        for name, value in zip(result.names, result.scores, strict=True):
+            lines.append((file, name, f"{value:.2f}", ", ".join(guesses)))
+            file, guesses = "", []
     if lines:
-        header = ("file", "explained", "score", "the model's best guesses")
-        say_table(header, lines, box=None, pad_edge=False)
+        say_table(("file", "explained", "score", "the model's best guesses"), lines, box=None, pad_edge=False)
