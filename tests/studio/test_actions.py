@@ -116,7 +116,7 @@ def test_class_by_click_and_by_name(actions: Actions, photos: list[Path]) -> Non
     assert len(re.findall("data-pick", asked.bars)) == 6
     assert f'data-pick="{rare}" aria-pressed="true"' in asked.bars
     wrong = actions.set_target("me", "think 3", USUAL)
-    assert "did you mean &#x27;thing 3&#x27;" in wrong.stage
+    assert "did you mean &#39;thing 3&#39;" in wrong.stage
     assert sources(wrong.stage) == sources(asked.stage)
 
 
@@ -153,7 +153,7 @@ def test_downloads(actions: Actions, tmp_path: Path) -> None:
     assert picture.name == "wide-one-gam.png"
     assert Image.open(io.BytesIO(picture.data)).size == (1400, 700)
     arrays = np.load(io.BytesIO(actions.download("me", "class", "maps", USUAL).data))
-    trace = actions.sessions.get("me").trace
+    trace = actions.sessions.get("me").traces["class"]
     assert trace is not None
     np.testing.assert_array_equal(arrays["map"], trace.explain("gam", 2).numpy()[0])
     np.testing.assert_array_equal(arrays["raw:layer3"], trace.raw("gam", "layer3")[0].numpy())
@@ -166,7 +166,7 @@ def test_downloads(actions: Actions, tmp_path: Path) -> None:
     actions.set_photos("me", {"y": other}, USUAL)
     actions.set_point("me", ClickedPoint("x", 0.5, 0.5), USUAL)
     record = json.loads(actions.download("me", "pair", "json", replace(USUAL, score="dot")).data)
-    pair = actions.sessions.get("me").pair
+    pair = actions.sessions.get("me").traces["pair"]
     assert pair is not None
     assert record["score"] == pytest.approx(float(pair.sides("dot")[0].scores[0]))
     assert record["point"]["part"] == pytest.approx(pair.matches((700, 350), score="dot").part)
@@ -249,7 +249,7 @@ def test_notes(photos: list[Path]) -> None:
     actions.set_photos("me", {"photo": photos[0]}, USUAL)
     actions.set_target("me", 0, USUAL)
     assert "The map is flat" in actions.redraw("me", "class", replace(USUAL, n=1)).stage
-    trace = actions.sessions.get("me").trace
+    trace = actions.sessions.get("me").traces["class"]
     assert trace is not None
     share = [float(trace.retarget(number).evidence().hidden_share[0]) for number in range(1, 10)]
     worst, best = share.index(max(share)) + 1, share.index(min(share)) + 1

@@ -60,7 +60,7 @@ def test_another_model_from_the_page(tiny: Studio, tmp_path: Path) -> None:
     visitor.call("photo", [visitor.upload(noise(tmp_path / "b.png", seed=2)), *VALUES])
     used, stage, *_ = visitor.call("use_model", ["efficientnet_lite9", *VALUES, *VALUES])
     assert used == "small"
-    assert "There is no model &#x27;efficientnet_lite9&#x27;: did you mean" in stage
+    assert "There is no model &#39;efficientnet_lite9&#39;: did you mean" in stage
     used, stage, _, block, *_ = visitor.call("use_model", ["efficientnet_lite0", *VALUES, *VALUES])
     assert used == "efficientnet_lite0"
     assert "says efficientnet_lite0" in stage

@@ -1,7 +1,8 @@
-"""What is read of a visitor's photo, and what is refused."""
+"""What is read of a visitor's photo, what is refused, and the folder for uploads."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from studio_kit import noise
 
 from gamlens import GamlensError
 from gamlens.studio import uploads
-from gamlens.studio.uploads import read_photo
+from gamlens.studio.uploads import SharedTempDir, read_photo
 
 
 def test_photo(tmp_path: Path) -> None:
@@ -59,3 +60,19 @@ def test_bomb_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(uploads, "upright", lambda path: pytest.fail("it was decoded"))
     with pytest.raises(GamlensError, match="pixels: make it smaller"):
         read_photo(tmp_path / "bomb.bmp")
+
+
+def test_folder_is_made_by_the_first_and_removed_by_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = SharedTempDir()
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "/before")
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
+    first, second = shared.acquire(), shared.acquire()
+    assert first == second
+    assert os.environ["GRADIO_TEMP_DIR"] == str(first)
+    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
+    shared.release()
+    assert first.is_dir()
+    shared.release()
+    assert not first.exists()
+    assert os.environ["GRADIO_TEMP_DIR"] == "/before"
+    assert "GRADIO_ANALYTICS_ENABLED" not in os.environ

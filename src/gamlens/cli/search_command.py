@@ -8,76 +8,74 @@ from typing import Annotated
 
 import typer
 from rich.table import Column
+from typer import Option
 
 from gamlens import METHODS, GamlensError, Lens, render
 from gamlens.cli import options
-from gamlens.cli.common import errors_as_lines, make_lens, note, say, say_json, say_table, tell
+from gamlens.cli.common import command, make_lens, note, say, say_json, say_table, tell
 from gamlens.cli.progress import ItemProgress
 from gamlens.report import search as work
 from gamlens.report.image_files import find_images
 
-app = typer.Typer()
-
 NAMED = 3
 
 
-@app.command(epilog="Example:  gamlens search cheetah.jpg --in photos/ --top 5 --save-gallery photos.npz --out alike")
+@command("search cheetah.jpg --in photos/ --top 5 --save-gallery photos.npz --out alike")
 def search(
     queries: options.ImagePaths,
     places: Annotated[
         list[str],
-        typer.Option("--in", help="Where to search: a folder, files or a glob (repeat it), or a saved gallery, .npz."),
+        Option("--in", help="Where to search: a folder, files or a glob (repeat it), or a saved gallery, .npz."),
     ],
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
-    top: Annotated[int, typer.Option(help="How many matches per query.", min=1)] = 5,
+    top: Annotated[int, Option(help="How many matches per query.", min=1)] = 5,
     score: options.PairScoreName = "cosine",
     method: options.MethodName = "gam",
     n: Annotated[
-        int, typer.Option("--n", "-n", help="How many of the last blocks. More than 1 runs every match again: slower.")
+        int, Option("--n", "-n", help="How many of the last blocks. More than 1 runs every match again: slower.")
     ] = 1,
     fuse: options.FusionName = "mean",
     save_gallery: Annotated[
-        Path | None, typer.Option(help="Keep what was seen of the images (.npz): the next search takes it as --in.")
+        Path | None, Option(help="Keep what was seen of the images (.npz): the next search takes it as --in.")
     ] = None,
-    with_self: Annotated[bool, typer.Option("--with-self", help="Let the query's own file be a match.")] = False,
-    maps: Annotated[bool, typer.Option("--maps", help="Save every pair's maps and full-size overlays too.")] = False,
+    with_self: Annotated[bool, Option("--with-self", help="Let the query's own file be a match.")] = False,
+    maps: Annotated[bool, Option("--maps", help="Save every pair's maps and full-size overlays too.")] = False,
     out: options.PageFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
 ) -> None:
     """Which images are most like this one, and why? Both maps of each match. Every image is looked at once."""
-    with errors_as_lines():
-        how = work.SearchOptions(score, method, n, fuse, top, with_self)
-        if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
-            raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
-        if out.exists() and not out.is_dir():
-            raise GamlensError(f"--out {out} is a file: name a folder.")
-        asked = find_images(queries, skip=out)
-        lens = make_lens(model, weights, blocks, device, embedding=embedding)
-        seen = work.remember(lens, asked)
-        how.check(lens, seen.images.pictures[0])
-        for _, error in seen.bad:
-            tell("error", error, "bold red")
-        searched = _searched(lens, places, out, save_gallery)
-        answers: list[work.QueryMatches] = []
-        with ItemProgress("explaining", len(seen.images)) as progress:
-            progress(0, 0)
-            for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
-                answers.append(answer)
-                progress(len(answers), 0)
-        lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
-        index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / "index.html")
-        if json_:
-            say_json([answer.record for answer in answers])
-        else:
-            _show(answers, score)
-            say(f"Pictures are in {out}; look at {index}")
-        if seen.bad:
-            note(f"{len(seen.bad)} of {len(asked)} queries could not be read.")
-            raise typer.Exit(1)
+    how = work.SearchOptions(score, method, n, fuse, top, with_self)
+    if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
+        raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
+    if out.exists() and not out.is_dir():
+        raise GamlensError(f"--out {out} is a file: name a folder.")
+    asked = find_images(queries, skip=out)
+    lens = make_lens(model, weights, blocks, device, embedding=embedding)
+    seen = work.remember(lens, asked)
+    how.check(lens, seen.images.pictures[0])
+    for _, error in seen.bad:
+        tell("error", error, "bold red")
+    searched = _searched(lens, places, out, save_gallery)
+    answers: list[work.QueryMatches] = []
+    with ItemProgress("explaining", len(seen.images)) as progress:
+        progress(0, 0)
+        for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
+            answers.append(answer)
+            progress(len(answers), 0)
+    lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+    index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / "index.html")
+    if json_:
+        say_json([answer.record for answer in answers])
+    else:
+        _show(answers, score)
+        say(f"Pictures are in {out}; look at {index}")
+    if seen.bad:
+        note(f"{len(seen.bad)} of {len(asked)} queries could not be read.")
+        raise typer.Exit(1)
 
 
 def _reads(how: work.SearchOptions) -> str:

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec
 
 from gamlens.errors import GamlensError
-from gamlens.lens import Lens
-from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio import html_fragments as html
 from gamlens.studio.controls import Controls
-from gamlens.studio.downloads import Download, Shown, download
+from gamlens.studio.downloads import Download, download
 from gamlens.studio.model_cache import ModelCache
-from gamlens.studio.point_match import point_images
 from gamlens.studio.session import SLOTS, ClickedPoint, Session, Sessions, Slot, TabName
-from gamlens.studio.stage_images import explanations, guesses, notes, stage_images, traces_of
+from gamlens.studio.stage_images import Shown, guesses, notes, stage_images
 from gamlens.trace import Trace
 
 log = logging.getLogger("gamlens.studio")
@@ -27,6 +24,8 @@ HINTS: dict[TabName, str] = {
     "pair": "Give two photos, or click an example: how similar the model finds them, and why, will be here.",
 }
 HOW_TO_READ = "A map shows where the score comes from, not how much it is."
+ABOUT_POINTS = "is a sum over pairs of positions, one of each photo. Here are the parts of one."
+POINT_TIP = "Click a spot in either photo to see what matches it in the other."
 ActionArguments = ParamSpec("ActionArguments")
 
 
@@ -88,8 +87,8 @@ class Actions:
     def set_target(self, session: Session, target: str | int, controls: Controls) -> TabUpdate:
         """Explain another class of the same photo: one short backward, no forward."""
         try:
-            if session.trace is not None:
-                session.trace = session.trace.retarget(target.strip() if isinstance(target, str) else target)
+            if isinstance(trace := session.traces.get("class"), Trace):
+                session.traces["class"] = trace.retarget(target.strip() if isinstance(target, str) else target)
         except GamlensError as error:
             return self._show(session, "class", controls).with_error(error)
         return self._show(session, "class", controls)
@@ -126,53 +125,41 @@ class Actions:
         """A file of what is shown (see `downloads`). A GamlensError where nothing is shown."""
         session = self.sessions.get(session_id)
         with session.lock:
-            source = session.trace if tab == "class" else session.pair
-            if source is None:
+            if tab not in session.traces:
                 raise GamlensError("There is nothing to download yet: give a photo first.")
-            photos = [session.photos[slot] for slot in SLOTS[tab]]
-            return download(what, Shown(source, photos, controls, session.point if tab == "pair" else None))
+            return download(what, _shown(session, tab, controls))
 
     def _show(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
         """The tab as it is now; where its photos were not traced yet, that is done first."""
-        photos = [session.photos[slot] for slot in SLOTS[tab] if slot in session.photos]
-        if len(photos) < len(SLOTS[tab]):
-            return TabUpdate(html.message("One more photo: a pair has two." if photos else HINTS[tab], kind="hint"))
-        pictures = [photo.picture for photo in photos]
-        if tab == "class":
-            if session.trace is None:
-                session.trace = self._lens(session).trace(*pictures, n=None)
-            return _class_update(session, session.trace, controls.for_blocks(session.trace.blocks))
-        if session.pair is None:
-            session.pair = self._lens(session).trace_pair(*pictures, n=None)
-        return _pair_update(session, session.pair, controls.for_blocks(session.pair.blocks))
-
-    def _lens(self, session: Session) -> Lens:
-        return self.models.lens(session.model or self.models.first)
+        pictures = [session.photos[slot].picture for slot in SLOTS[tab] if slot in session.photos]
+        if len(pictures) < len(SLOTS[tab]):
+            return TabUpdate(html.message("One more photo: a pair has two." if pictures else HINTS[tab], kind="hint"))
+        if tab not in session.traces:
+            lens = self.models.lens(session.model or self.models.first)
+            trace = lens.trace(*pictures, n=None) if tab == "class" else lens.trace_pair(*pictures, n=None)
+            session.traces[tab] = trace
+        return _update(_shown(session, tab, controls.for_blocks(session.traces[tab].blocks)))
 
 
-def _class_update(session: Session, trace: Trace, controls: Controls) -> TabUpdate:
-    results = explanations(trace, controls)
-    found, target = guesses(trace), int(trace.targets[0])
-    chosen = next(guess for guess in found if guess.index == target)
-    small = f"{100 * chosen.probability:.1f} % likely, says {results[0].about['model']}. {HOW_TO_READ}"
-    images = stage_images(trace, [session.photos["photo"]], controls)
-    head = html.headline(f"Why {chosen.name}?", small)
-    stage = html.stage(head, images, notes([trace], results, controls), columns=len(images))
-    return TabUpdate(stage, html.bars(found, target), trace.blocks)
+def _shown(session: Session, tab: TabName, controls: Controls) -> Shown:
+    photos = [session.photos[slot] for slot in SLOTS[tab]]
+    return Shown(session.traces[tab], photos, controls, session.point if tab == "pair" else None)
 
 
-def _pair_update(session: Session, pair: PairTrace, controls: Controls) -> TabUpdate:
-    photos = [session.photos["x"], session.photos["y"]]
-    traces = traces_of(pair, controls)
-    title = f"{controls.score.capitalize()} similarity {float(traces[0].scores[0]):.3g}"
-    if session.point is not None:
-        small = "is a sum over pairs of positions, one of each photo. Here are the parts of one."
-        images = point_images(pair, photos, controls, session.point)
-        stage = html.stage(html.headline(title, small, back=True), images, columns=2)
+def _update(shown: Shown) -> TabUpdate:
+    source, controls, images = shown.source, shown.controls, stage_images(shown)
+    model = shown.results[0].about["model"]
+    if isinstance(source, Trace):
+        found, target = guesses(source), int(source.targets[0])
+        chosen = next(guess for guess in found if guess.index == target)
+        about = f"{100 * chosen.probability:.1f} % likely, says {model}. {HOW_TO_READ}"
+        stage = html.stage(f"Why {chosen.name}?", about, images, notes(shown), columns=len(images))
+        return TabUpdate(stage, html.bars(found, target), source.blocks)
+    title = f"{controls.score.capitalize()} similarity {float(shown.traces[0].scores[0]):.3g}"
+    if shown.point is not None:
+        stage = html.stage(title, ABOUT_POINTS, images, columns=2, back=True)
     else:
-        results, images = explanations(pair, controls), stage_images(pair, photos, controls)
-        head = html.headline(title, f"for {results[0].about['model']}. {HOW_TO_READ}")
-        tip = "Click a spot in either photo to see what matches it in the other."
         columns = 3 if controls.view == "evidence" else 2
-        stage = html.stage(head, images, notes(traces, results, controls), columns=columns, tip=tip)
-    return TabUpdate(stage, "", pair.blocks)
+        about = f"for {model}. {HOW_TO_READ}"
+        stage = html.stage(title, about, images, notes(shown), columns=columns, tip=POINT_TIP)
+    return TabUpdate(stage, "", source.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,17 +11,9 @@ from PIL import Image, ImageOps
 
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensError
+from gamlens.studio.html_fragments import static_file
 from gamlens.studio.session import TabName
 
-CLASS_EXAMPLES = {"cheetah": "Cheetah", "lion": "Lion", "cat": "Cat", "coffee": "Coffee", "both": "Cat and coffee"}
-TAB_EXAMPLES: dict[TabName, dict[str, tuple[str, tuple[str, ...]]]] = {
-    "class": {name: (title, (name,)) for name, title in CLASS_EXAMPLES.items()},
-    "pair": {
-        "cheetahs": ("Two cheetahs", ("cheetah", "cheetah_face")),
-        "cats": ("Cheetah and lion", ("cheetah", "lion")),
-        "apart": ("Cat and rocket", ("cat", "rocket")),
-    },
-}
 EXAMPLE_THUMBNAIL = (116, 92)
 
 
@@ -34,7 +27,7 @@ class ExamplePhotos:
         """What a tab offers: title and files by key. The class tab's have one file each, the pair tab's two."""
         return {
             key: (title, [self.files[name] for name in names])
-            for key, (title, names) in TAB_EXAMPLES[tab].items()
+            for key, (title, names) in json.loads(static_file("examples.json"))[tab].items()
             if set(names) <= set(self.files)
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -44,8 +43,7 @@ def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> g
                 scale=0,
                 min_width=260,
             )
-            dark = gr.Button("Light / dark", size="sm", scale=0, min_width=110, elem_id="dark")
-            dark.click(None, js=TOGGLE_DARK)
+            gr.Button("Light / dark", size="sm", scale=0, min_width=110, elem_id="dark").click(None, js=TOGGLE_DARK)
         with gr.Tabs():
             with gr.Tab("Why this class?", id="class"):
                 class_tab = _class_tab(actions, examples)
@@ -53,13 +51,13 @@ def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> g
                 pair_tab = _pair_tab(actions, examples)
         gr.HTML(PAGE_FOOTER, apply_default_css=False)
         for tab in (class_tab, pair_tab):
-            _photo_events(actions, examples, tab)
+            for slot, place in zip(SLOTS[tab.name], tab.photos, strict=True):
+                _photo_events(actions, tab, slot, place)
+            _example_events(page, actions, examples, tab, welcome=welcome)
             _control_events(actions, tab)
         _target_events(actions, class_tab)
         _point_events(actions, pair_tab)
         _model_events(actions, model, class_tab, pair_tab)
-        if welcome and examples.of("class") and examples.of("pair"):
-            _welcome(page, actions, examples, class_tab, pair_tab)
 
         def leave(request: gr.Request) -> None:
             actions.sessions.end(_session_id(request))
@@ -102,22 +100,9 @@ def _pair_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
     return tab
 
 
-def _photo_events(actions: Actions, examples: ExamplePhotos, tab: Tab) -> None:
-    """Photos that are dropped, taken away or chosen among the examples."""
-    for slot, photo in zip(SLOTS[tab.name], tab.photos, strict=True):
-        dropped, removed = _photo_functions(actions, tab, slot)
-        outputs = [*tab.outputs, photo] if tab.name == "class" else tab.outputs
-        photo.upload(dropped, [photo, *tab.inputs], outputs, **WITH_PROGRESS)
-        photo.clear(removed, tab.inputs, outputs, **WITH_PROGRESS)
-
-    def example(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
-        return _show_example(actions, examples, tab, event.pick, request, Controls.from_values(values))
-
-    tab.examples.click(example, tab.inputs, [*tab.outputs, *tab.photos], **WITH_PROGRESS)
-
-
-def _photo_functions(actions: Actions, tab: Tab, slot: Slot) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What runs when a photo is dropped into a slot, and when it is taken away."""
+def _photo_events(actions: Actions, tab: Tab, slot: Slot, place: gr.Image) -> None:
+    """A photo that is dropped into its place, or taken away."""
+    outputs = [*tab.outputs, place] if tab.name == "class" else tab.outputs
 
     def photo(request: gr.Request, path: str | None, *values: Any) -> tuple[Any, ...]:
         controls = Controls.from_values(values)
@@ -130,16 +115,28 @@ def _photo_functions(actions: Actions, tab: Tab, slot: Slot) -> tuple[Callable[.
     def no_photo(request: gr.Request, *values: Any) -> tuple[Any, ...]:
         return photo(request, None, *values)
 
-    return photo, no_photo
+    place.upload(photo, [place, *tab.inputs], outputs, **WITH_PROGRESS)
+    place.clear(no_photo, tab.inputs, outputs, **WITH_PROGRESS)
 
 
-def _show_example(
-    actions: Actions, examples: ExamplePhotos, tab: Tab, key: str, request: gr.Request, controls: Controls
-) -> tuple[Any, ...]:
-    """Values for the outputs and the photos of a tab that shows one of its examples."""
-    _, files = examples.of(tab.name)[key]
-    update = actions.set_photos(_session_id(request), dict(zip(SLOTS[tab.name], files, strict=True)), controls)
-    return (*tab.values(update, controls), *map(str, files))
+def _example_events(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, tab: Tab, *, welcome: bool) -> None:
+    """A click on an example. With `welcome` the tab opens on its first one, so that there is something to look at."""
+    offered, outputs = examples.of(tab.name), [*tab.outputs, *tab.photos]
+
+    def show(request: gr.Request, key: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        controls, (_, files) = Controls.from_values(values), offered[key]
+        update = actions.set_photos(_session_id(request), dict(zip(SLOTS[tab.name], files, strict=True)), controls)
+        return (*tab.values(update, controls), *map(str, files))
+
+    def example(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
+        return show(request, event.pick, values)
+
+    def first_example(request: gr.Request, *values: Any) -> tuple[Any, ...]:
+        return show(request, next(iter(offered)), values)
+
+    tab.examples.click(example, tab.inputs, outputs, **WITH_PROGRESS)
+    if welcome and offered:
+        page.load(first_example, tab.inputs, outputs, **WITH_PROGRESS)
 
 
 def _control_events(actions: Actions, tab: Tab) -> None:
@@ -182,7 +179,7 @@ def _point_events(actions: Actions, tab: Tab) -> None:
 
 def _model_events(actions: Actions, model: gr.Dropdown, class_tab: Tab, pair_tab: Tab) -> None:
     def use_model(request: gr.Request, name: str, *values: Any) -> tuple[Any, ...]:
-        controls = _both_controls(values)
+        controls = [Controls.from_values(part) for part in (values, values[len(CONTROL_NAMES) :])]
         updates = actions.use_model(_session_id(request), name, *controls)
         used = actions.model(_session_id(request))
         *shown, _ = class_tab.values(updates[0], controls[0])
@@ -193,49 +190,31 @@ def _model_events(actions: Actions, model: gr.Dropdown, class_tab: Tab, pair_tab
     model.input(use_model, inputs, [model, *class_tab.outputs, *pair_tab.outputs], **WITH_PROGRESS)
 
 
-def _welcome(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, *tabs: Tab) -> None:
-    """Open the page on the first example of each tab, so that there is something to look at."""
-
-    def first_examples(request: gr.Request, *values: Any) -> tuple[Any, ...]:
-        shown: list[Any] = []
-        for tab, controls in zip(tabs, _both_controls(values), strict=True):
-            shown += _show_example(actions, examples, tab, next(iter(examples.of(tab.name))), request, controls)
-        return tuple(shown)
-
-    inputs = [control for tab in tabs for control in tab.inputs]
-    outputs = [part for tab in tabs for part in (*tab.outputs, *tab.photos)]
-    page.load(first_examples, inputs, outputs, **WITH_PROGRESS)
-
-
 def _download_buttons(actions: Actions, tab: Tab) -> None:
-    """Buttons that hand the browser a file; nothing is written on this machine."""
-
-    def giver(what: str) -> Callable[..., str]:
-        def download(request: gr.Request, *values: Any) -> str:
-            try:
-                file = actions.download(_session_id(request), tab.name, what, Controls.from_values(values))
-            except GamlensError as error:
-                gr.Warning(str(error))
-                return ""
-            return json.dumps({**file._asdict(), "data": base64.b64encode(file.data).decode()})
-
-        return download
-
-    save = static_file("save_file.js")
     with gr.Row():
         for what, title in (("picture", "Save overlay"), ("maps", "Save raw map"), ("json", "Save JSON")):
-            button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
-            payload = gr.Textbox(visible=False)
-            button.click(giver(what), tab.inputs, payload, api_visibility="private").then(None, payload, js=save)
+            _download_button(actions, tab, what, title)
+
+
+def _download_button(actions: Actions, tab: Tab, what: str, title: str) -> None:
+    """A button that hands the browser a file; nothing is written on this machine."""
+
+    def download(request: gr.Request, *values: Any) -> str:
+        try:
+            file = actions.download(_session_id(request), tab.name, what, Controls.from_values(values))
+        except GamlensError as error:
+            gr.Warning(str(error))
+            return ""
+        return json.dumps({**file._asdict(), "data": base64.b64encode(file.data).decode()})
+
+    button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
+    payload = gr.Textbox(visible=False)
+    saved = button.click(download, tab.inputs, payload, api_visibility="private")
+    saved.then(None, payload, js=static_file("save_file.js"))
 
 
 def _session_id(request: gr.Request) -> str:
     return str(request.session_hash)
-
-
-def _both_controls(values: tuple[Any, ...]) -> tuple[Controls, Controls]:
-    """The controls of the class tab and of the pair tab from the values of both, one after the other."""
-    return Controls.from_values(values), Controls.from_values(values[len(CONTROL_NAMES) :])
 
 
 def _class_choices(actions: Actions, model: str) -> list[tuple[str, str]]:

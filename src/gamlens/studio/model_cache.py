@@ -54,14 +54,9 @@ class ModelCache:
             raise GamlensError(f"A file is given at the start, not here: gamlens studio --model {name}")
         with self._lock:
             if name not in self._loaded:
-                self._loaded[name] = _load(given or name)
+                built = from_file(given) if given is not None and ".py:" in given else given or name
+                self._loaded[name] = built if isinstance(built, Lens) else Lens(built)
                 if len(self._loaded) > LOADED_MODELS_KEPT:
                     self._loaded.popitem(last=False)
             self._loaded.move_to_end(name)
             return self._loaded[name]
-
-
-def _load(name: str) -> Lens:
-    """A Lens from a model's name or from `file.py:build`, which gives a model or a whole Lens."""
-    built = from_file(name) if ".py:" in name else name
-    return built if isinstance(built, Lens) else Lens(built)

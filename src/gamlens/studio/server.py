@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,7 @@ from gamlens.studio.html_fragments import static_file
 from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.security import SecurityMiddleware, is_loopback
 from gamlens.studio.session import MOST_SESSIONS, Sessions
-from gamlens.studio.temp_dir import TEMP_DIR
-from gamlens.studio.uploads import MOST_BYTES
+from gamlens.studio.uploads import MOST_BYTES, TEMP_DIR
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -26,13 +27,11 @@ if TYPE_CHECKING:
 DEFAULT_STUDIO_MODEL = "efficientnet_lite0"
 LOCALHOST = "127.0.0.1"
 SERVER_THREADS, MOST_WAITING = 8, 64
-FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"]
-MONO_FONTS = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 StudioModels = Lens | str | Mapping[str, Lens | str]
 
 
 @dataclass(frozen=True, eq=False)
-class Studio:
+class Studio(AbstractContextManager["Studio"]):
     """A running studio: its address, and `close()`. As a context manager it closes itself."""
 
     url: str
@@ -43,16 +42,12 @@ class Studio:
 
     def wait(self) -> None:
         """Until the process is interrupted or told to end; photos are deleted either way."""
-
-        def stop(number: int, frame: object) -> None:
-            raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
         try:
-            while not self.ended.wait(0.5):
-                pass
-        except KeyboardInterrupt:
-            pass
+            with suppress(KeyboardInterrupt):
+                while not self.ended.wait(0.5):
+                    pass
         finally:
             if before is not None:
                 signal.signal(signal.SIGTERM, before)
@@ -65,9 +60,6 @@ class Studio:
             self.page.close(verbose=False)
             self.actions.sessions.clear()
             TEMP_DIR.release()
-
-    def __enter__(self) -> Studio:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -159,23 +151,8 @@ def _theme() -> Any:
     """Quiet labels, one strong colour that white text can be read on, and fonts of the machine itself."""
     import gradio as gr
 
-    theme = gr.themes.Soft(
-        primary_hue="indigo", secondary_hue="indigo", neutral_hue="slate", font=FONTS, font_mono=MONO_FONTS
-    )
-    values = {
-        "block_title_background_fill": ("transparent", "transparent"),
-        "block_title_text_color": ("*body_text_color_subdued", "*body_text_color_subdued"),
-        "block_label_background_fill": ("*background_fill_primary", "*background_fill_primary"),
-        "block_label_text_color": ("*body_text_color_subdued", "*body_text_color_subdued"),
-        "body_text_color_subdued": ("*neutral_600", "*neutral_300"),
-        "body_background_fill": ("*neutral_50", "*neutral_950"),
-        "checkbox_label_background_fill_selected": ("*primary_600", "*primary_600"),
-        "checkbox_background_color_selected": ("*primary_600", "*primary_600"),
-        "slider_color": ("*primary_600", "*primary_400"),
-    }
-    light = {name: value for name, (value, _) in values.items()}
-    dark = {f"{name}_dark": value for name, (_, value) in values.items()}
-    return theme.set(**light, **dark, color_accent="*primary_600", block_title_padding="0")
+    theme = json.loads(static_file("theme.json"))
+    return gr.themes.Soft(**theme["base"]).set(**theme["variables"])
 
 
 def _given(models: StudioModels) -> dict[str, Lens | str]:

@@ -36,8 +36,7 @@ class Session:
 
     model: str = ""
     photos: dict[Slot, Photo] = field(default_factory=dict)
-    trace: Trace | None = None
-    pair: PairTrace | None = None
+    traces: dict[TabName, Trace | PairTrace] = field(default_factory=dict)
     point: ClickedPoint | None = None
     refused: list[Path] = field(default_factory=list, repr=False)
     files: UploadedFiles = field(default_factory=UploadedFiles, repr=False)
@@ -45,10 +44,10 @@ class Session:
 
     def forget_traces(self, *tabs: TabName) -> None:
         """Drop what was computed from the photos of these tabs."""
-        if "class" in tabs:
-            self.trace = None
+        for tab in tabs:
+            self.traces.pop(tab, None)
         if "pair" in tabs:
-            self.pair, self.point = None, None
+            self.point = None
 
     def set_photo(self, slot: Slot, path: str | Path | None) -> None:
         """Read a photo into `slot`, or empty the slot. The old photo's trace is dropped and its file released.

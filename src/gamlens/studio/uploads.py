@@ -1,14 +1,16 @@
-"""Photos that visitors give: read and checked, and deleted from disk when nobody uses them any more."""
+"""Photos that visitors give: read and checked, the folder they lie in, and deleted when nobody uses them any more."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from PIL import Image
 
@@ -61,6 +63,45 @@ class UploadedFiles:
             with contextlib.suppress(OSError):
                 path.unlink()
                 path.parent.rmdir()
+
+
+class SharedTempDir:
+    """One temporary folder for all studios of this process.
+
+    While it is in use, the environment, which gradio reads at every upload, tells gradio to write there and to send
+    no analytics. `release` by the last user deletes the folder and restores the environment.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._folder: TemporaryDirectory[str] | None = None
+        self._environment: dict[str, str | None] = {}
+
+    def acquire(self) -> Path:
+        with self._lock:
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="gamlens-studio-", ignore_cleanup_errors=True)
+                wanted = {"GRADIO_TEMP_DIR": self._folder.name, "GRADIO_ANALYTICS_ENABLED": "False"}
+                self._environment = {name: os.environ.get(name) for name in wanted}
+                os.environ.update(wanted)
+            self._users += 1
+            return Path(self._folder.name)
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._folder is None:
+                return
+            self._folder.cleanup()
+            self._folder = None
+            for name, value in self._environment.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+
+TEMP_DIR = SharedTempDir()
 
 
 def read_photo(path: str | Path) -> Photo:
