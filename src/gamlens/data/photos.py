@@ -6,21 +6,11 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-from gamlens.data.reading import package_files
+from gamlens.data.reading import own_json, package_files
 from gamlens.errors import GamlensError
 from gamlens.inputs.images import upright
 
-PHOTOS: dict[str, tuple[str, str]] = {
-    "cheetah": ("gradio", "media_assets/images/cheetah.jpg"),
-    "cheetah_face": ("gradio", "media_assets/images/cheetah1.jpg"),
-    "lion": ("gradio", "media_assets/images/lion.jpg"),
-    "cat": ("skimage", "data/chelsea.png"),
-    "coffee": ("skimage", "data/coffee.png"),
-    "rocket": ("skimage", "data/rocket.jpg"),
-    "tower": ("gradio", "media_assets/images/tower.jpg"),
-    "pagoda": ("sklearn", "datasets/images/china.jpg"),
-    "flower": ("sklearn", "datasets/images/flower.jpg"),
-}
+PHOTOS: dict[str, tuple[str, str]] = own_json("photos.json")  # name: its package, its file there
 
 
 def path(name: str) -> Path:

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from gamlens.data.sample import Box
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, attempt, near
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 AnyPath = str | os.PathLike[str]
@@ -81,6 +82,11 @@ def package_files(package: str, pattern: str) -> list[Path]:
     return [file for place in places or () for file in sorted(Path(place).glob(pattern)) if file.is_file()]
 
 
+def own_json(name: str) -> Any:
+    """The contents of a JSON file that lies beside this module."""
+    return json.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
 def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
     """The first `limit` of the items; all of them for None."""
     if limit is not None and limit < 1:
@@ -128,6 +134,12 @@ def image_size(path: AnyPath) -> tuple[int, int]:
     return (width, height) if turned else (height, width)
 
 
+def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
+    """The same; None for a file that cannot be read, which is said when its pixels are looked at."""
+    size = attempt(image_size, path)
+    return None if isinstance(size, GamlensError) else size
+
+
 @contextmanager
 def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> Iterator[None]:
     """Turns errors while a file is read into one that names the file and what it was taken for."""
@@ -162,17 +174,16 @@ def read_xml(path: Path) -> Annotation:
     """A VOC-style annotation; the numbers as given, whatever pixel they count from."""
     with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError):
         tree = ElementTree.parse(path).getroot()
-        things = tree.findall("object")
-        names = [(thing.findtext("name") or "").strip() for thing in things]
-        corners = [tuple(_number(thing, f"bndbox/{side}") for side in CORNERS) for thing in things]
-        height, width = (int(_number(tree, f"size/{side}", default=0)) for side in ("height", "width"))
-    return Annotation((height, width) if min(height, width) > 0 else None, tuple(zip(names, corners, strict=True)))
+        height, width = (int(float(tree.findtext(f"size/{side}", "0"))) for side in ("height", "width"))
+        objects = tuple(
+            ((thing.findtext("name") or "").strip(), tuple(_number(thing, f"bndbox/{side}") for side in CORNERS))
+            for thing in tree.findall("object")
+        )
+    return Annotation((height, width) if min(height, width) > 0 else None, objects)
 
 
-def _number(node: ElementTree.Element, path: str, *, default: float | None = None) -> float:
+def _number(node: ElementTree.Element, path: str) -> float:
     value = node.findtext(path)
-    if value is None and default is not None:
-        return default
     if value is None:
         raise ValueError(f"<{node.tag}> has no <{path}>")
     return float(value)

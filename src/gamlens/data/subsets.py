@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gamlens.data.reading import AnyPath, image_size, read_json
+from gamlens.data.reading import AnyPath, read_json, size_if_readable
 from gamlens.data.sample import Dataset
 from gamlens.errors import GamlensError
 
@@ -153,11 +153,10 @@ def narrow(dataset: Dataset, manifest: Manifest) -> Dataset:
 
 
 def _item(given: list[str | int]) -> Item:
-    label = given[-1] if isinstance(given[-1], int) else -1
-    names = tuple(given[:-1] if isinstance(given[-1], int) else given)
+    *names, label = given if isinstance(given[-1], int) else (*given, -1)
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"an item is names and perhaps a label, found {given}")
-    return Item(tuple(str(name) for name in names), label)
+    return Item(tuple(map(str, names)), int(label))
 
 
 def _rank(seed: int, item: Item) -> str:
@@ -175,12 +174,8 @@ def _by_class(dataset: Dataset) -> Iterator[tuple[int, list[str]]]:
 
 def _box_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
     for sample in dataset:
-        if sample.boxes:
-            try:
-                height, width = sample.size or image_size(sample.image)
-            except GamlensError:
-                continue
-            yield Item((sample.name,)), max(box.area for box in sample.boxes) / (height * width)
+        if sample.boxes and (size := sample.size or size_if_readable(sample.image)):
+            yield Item((sample.name,)), max(box.area for box in sample.boxes) / (size[0] * size[1])
 
 
 def _mask_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
