@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
 CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)
+SAFE = ".safetensors"
 PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
@@ -26,15 +28,9 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tenso
     file = Path(weights)
     if not file.is_file():
         raise GamlensError(f"There is no weights file {str(file)!r}.")
+    safe = import_extra("safetensors.torch", "Reading .safetensors", extra="hf") if file.suffix == SAFE else None
     try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            found: Any = load_file(str(file))
-        else:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-    except ImportError as error:
-        raise GamlensError("Reading .safetensors needs the package safetensors: pip install safetensors.") from error
+        found = safe.load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if not CODE.search(str(error)):
             raise GamlensError(f"{str(file)!r} is not a checkpoint: no torch or safetensors file.") from error
@@ -86,10 +82,13 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, name: str) -> None
         "unexpected": [key for key in tensors if key not in own],
         "of another shape": shapes,
     }
-    if any(misfits.values()):
-        parts = ((f"{len(keys)} {what}: ", keys[:4], keys[4:]) for what, keys in misfits.items() if keys)
-        found = "; ".join(start + ", ".join(first) + (", ..." if more else "") for start, first, more in parts)
-        raise GamlensError(f"The weights {name!r} do not fit {type(module).__name__}: {found}.")
+    said = [
+        f"{len(keys)} {what}: " + ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
+        for what, keys in misfits.items()
+        if keys
+    ]
+    if said:
+        raise GamlensError(f"The weights {name!r} do not fit {type(module).__name__}: {'; '.join(said)}.")
     module.load_state_dict(dict(tensors), strict=False)
 
 

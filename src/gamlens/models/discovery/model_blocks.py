@@ -13,7 +13,7 @@ from gamlens.capture.guard import failed, model_guard
 from gamlens.capture.layers import OUTPUT, LayerPoint, TokenGrid, tensors
 from gamlens.errors import GamlensError, near
 from gamlens.models.discovery.discover import NetworkLayout, discover, locate
-from gamlens.models.outputs import Output, pick
+from gamlens.models.network import Output, pick
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
         fill(module, tensors, name=name)
     if heads := [key for key in missing if "pooler" not in key]:
         warn(f"{name} has no weights for {', '.join(heads[:4])}: they are random.")
-    network = replace(adopt(module.eval()), name=name, weights="random" if random else place)
+    network = replace(adopt(module.eval()), name=name, weights=place)
     if any("pooler" in key for key in missing):
         network = replace(network, output=_class_token)
     network = replace(network, **_processor(package, place, network))
@@ -190,17 +191,18 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tensor]:
     """The text half: captions -> embeddings (T,D). The tokenizer is loaded when the first caption comes."""
-    loaded: list[Any] = []
+
+    @cache
+    def tokenizer() -> Any:
+        try:
+            return package.AutoTokenizer.from_pretrained(place)
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            raise GamlensError(f"hf/{place} has no tokenizer, so captions cannot be read: {error}") from error
 
     def encode(captions: Sequence[str]) -> Tensor:
-        if not loaded:
-            try:
-                loaded.append(package.AutoTokenizer.from_pretrained(place))
-            except (OSError, ValueError, ImportError, KeyError) as error:
-                raise GamlensError(f"hf/{place} has no tokenizer, so captions cannot be read: {error}") from error
-        fixed = {"padding": "max_length"} if dual.config.model_type.startswith("siglip") else {"padding": True}
+        padding = "max_length" if dual.config.model_type.startswith("siglip") else True
         longest = getattr(dual.config.text_config, "max_position_embeddings", None)
-        batch = loaded[0](list(captions), return_tensors="pt", truncation=True, max_length=longest, **fixed)
+        batch = tokenizer()(list(captions), return_tensors="pt", truncation=True, max_length=longest, padding=padding)
         device = next(dual.parameters()).device
         with torch.no_grad():
             return vector(dual.get_text_features(**{key: value.to(device) for key, value in batch.items()}))

@@ -34,13 +34,8 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
         random=random,
         pretrained=lambda: package.create_model(own_name, pretrained=True),
     )
-    return Network(
-        module,
-        name,
-        "random" if random else name,
-        labels=imagenet_labels() if classes == 1000 else (),
-        **input_of(package.data.resolve_model_data_config(module)),
-    )
+    labels = imagenet_labels() if classes == 1000 else ()
+    return Network(module, name, name, labels=labels, **input_of(package.data.resolve_model_data_config(module)))
 
 
 def input_of(config: Any) -> dict[str, Any]:

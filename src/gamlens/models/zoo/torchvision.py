@@ -41,14 +41,7 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
         random=random,
         pretrained=lambda: models.get_model(name, weights=weights),
     )
-    side = int(preset.crop_size[0])
-    return Network(
-        module,
-        name,
-        "random" if random else str(weights),
-        size=(side, side),
-        mean=tuple(preset.mean),
-        std=tuple(preset.std),
-        short=int(preset.resize_size[0]),
-        labels=labels if classes == len(labels) else (),
-    )
+    size, short = (int(preset.crop_size[0]),) * 2, int(preset.resize_size[0])
+    mean, std = tuple(preset.mean), tuple(preset.std)
+    labels = labels if classes == len(labels) else ()
+    return Network(module, name, str(weights), size=size, mean=mean, std=std, short=short, labels=labels)

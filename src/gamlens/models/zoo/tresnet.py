@@ -25,16 +25,17 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
         tensors,
         random=random,
         pretrained="the public multi-label checkpoint for MS-COCO or Pascal VOC",
-        translate=lambda found, module: package.models.tresnet.checkpoint_filter_fn(found, module),
+        translate=package.models.tresnet.checkpoint_filter_fn,
     )
+    names = LABELS_BY_COUNT.get(classes, ())
     return Network(
         module,
         name,
-        "random" if random else "file",
+        "file",
         size=(448, 448),
-        mean=(0.0, 0.0, 0.0),
-        std=(1.0, 1.0, 1.0),
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
         short=512,
-        labels=LABELS_BY_COUNT.get(classes, ()),
+        labels=names,
         multi_label=True,
     )
