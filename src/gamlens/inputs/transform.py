@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -82,8 +82,7 @@ class Transform:
 
     def using(self, mode: str) -> Transform:
         """The same input, squashed or cropped."""
-        chosen: Any = mode
-        return replace(self, mode=chosen)
+        return replace(self, mode=cast(Mode, mode))
 
     def scaled(self, factor: float) -> Transform:
         """The same view of the image at another input size."""
