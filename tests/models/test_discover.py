@@ -38,7 +38,7 @@ TAILS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
 def embedding_from_last_block(lens: Lens, batch: Tensor, tail: Callable[[nn.Module, Tensor], Tensor] | None) -> None:
     """The embedding is what the rest of the network makes of the last block: mean pooling unless `tail` says more."""
     pair = lens.trace_pair(batch[:1], batch[1:], n=1)
-    h = pair.tails[0].blocks[lens.blocks[-1]].detach()
+    h = pair.records[0].blocks[lens.blocks[-1]].detach()
     with torch.no_grad():
         expected = tail(lens.model, h) if tail is not None else h.mean(dim=(2, 3))
     found = torch.cat(pair.embeddings).detach()

@@ -66,7 +66,7 @@ def find_blocks(
     with _copied(model, image) as copy:
         version = copy._version
         with suppress(GamlensError) if asked is not None else nullcontext():
-            layout = discover(model, copy, output=pick_scores)
+            layout = discover(model, copy, pick_scores)
         grids: dict[LayerPoint, TokenGrid | None] = {}
         if asked is not None:
             grids = locate(model, copy.clone(), asked)
