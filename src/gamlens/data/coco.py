@@ -14,7 +14,7 @@ import numpy as np
 from gamlens.data import reading
 from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Mask, Sample, labels_of
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 
 Note = Mapping[str, Any]
 
@@ -105,7 +105,9 @@ def _instances(file: str) -> _Instances:
 def _read(file: str, changed: int) -> _Instances:
     """The annotation file, checked; `changed` is its time stamp, so that a rewritten file is read anew."""
     contents = reading.read_json(Path(file))
-    try:
+    todo = ". Expected categories, images and annotations with bbox and segmentation: use an instances_*.json."
+    errors = (KeyError, TypeError, ValueError, AttributeError)
+    with reworded(f"{file!r} is not a COCO instances file", *errors, todo=todo):
         categories = sorted(contents["categories"], key=lambda category: int(category["id"]))
         labels = {category["id"]: number for number, category in enumerate(categories)}
         grouped: dict[int, list[Note]] = defaultdict(list)
@@ -119,9 +121,4 @@ def _read(file: str, changed: int) -> _Instances:
         if not all({"file_name", "height", "width"} <= image.keys() for image in images):
             raise ValueError("an image has no file_name, height or width")
         names = tuple(str(category["name"]) for category in categories)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise GamlensError(
-            f"{file!r} is not a COCO instances file ({type(error).__name__}: {error}): expected categories, images and "
-            "annotations with bbox and segmentation. Use an instances_*.json."
-        ) from error
     return _Instances(names, images, by_image)

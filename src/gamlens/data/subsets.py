@@ -15,7 +15,7 @@ import numpy as np
 
 from gamlens.data.reading import AnyPath, read_json, size_if_readable
 from gamlens.data.sample import Dataset
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 
 
 @dataclass(frozen=True, order=True)
@@ -62,15 +62,10 @@ class Manifest:
     @staticmethod
     def load(path: AnyPath) -> Manifest:
         contents = read_json(Path(path))
-        try:
-            items = tuple(_item(given) for given in contents["items"])
-            seed = contents["seed"]
+        todo = ". Expected kind, seed, source and items: make it anew with Manifest.save."
+        with reworded(f"{str(path)!r} is not a manifest", KeyError, TypeError, ValueError, IndexError, todo=todo):
+            seed, items = contents["seed"], tuple(_item(given) for given in contents["items"])
             return Manifest(str(contents["kind"]), None if seed is None else int(seed), str(contents["source"]), items)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise GamlensError(
-                f"{str(path)!r} is not a manifest ({type(error).__name__}: {error}): expected kind, seed, source and "
-                "items. Make it anew with Manifest.save."
-            ) from error
 
 
 def hold_out(

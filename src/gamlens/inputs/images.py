@@ -13,7 +13,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
@@ -34,12 +34,9 @@ class Picture:
     def open(self) -> Image.Image:
         """The picture in RGB, upright."""
         if self.pixels is not None:
-            try:
+            with reworded(f"Cannot read the PIL image {self.name!r}"):
                 image = rgb(self.pixels)
                 return image.copy() if image is self.pixels else image
-            except Exception as error:
-                name = type(error).__name__
-                raise GamlensError(f"Cannot read the PIL image {self.name!r}: {name}: {error}") from error
         if self.path is not None:
             return upright(self.path)
         if self.tensor is None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gamlens.errors import GamlensError, warn
+from gamlens.errors import GamlensError, reworded, warn
 from gamlens.inputs.frame import Frame, Size
 
 Mode = Literal["squash", "crop"]
@@ -110,10 +110,8 @@ class ExternalTransform:
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
         """The model's input (C,H,W) and where it lies in the image."""
-        try:
+        with reworded("The transform failed on an image"):
             tensor = self.fn(image)
-        except Exception as error:
-            raise GamlensError(f"The transform failed on an image: {type(error).__name__}: {error}") from error
         if not isinstance(tensor, Tensor) or tensor.ndim != 3 or not tensor.is_floating_point():
             found = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise GamlensError(f"The transform must turn a PIL image into a (C,H,W) tensor; it gave {found}.")

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from gamlens.data.reading import import_extra
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
 CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)
 SAFE = ".safetensors"
+OTHERS = "weights='file.pth' or --weights file.pth (or .safetensors); or weights='random' for an untrained network."
 PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
@@ -29,29 +30,23 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tenso
     if not file.is_file():
         raise GamlensError(f"There is no weights file {str(file)!r}.")
     safe = import_extra("safetensors.torch", "Reading .safetensors", extra="hf") if file.suffix == SAFE else None
-    try:
-        found = safe.load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if not CODE.search(str(error)):
-            raise GamlensError(f"{str(file)!r} is not a checkpoint: no torch or safetensors file.") from error
-        raise GamlensError(
-            f"{str(file)!r} holds more than tensors, and loading it would run code from the file. Save the tensors "
-            "alone (torch.save(model.state_dict(), ...) or safetensors) and pass that file."
-        ) from error
-    except Exception as error:
-        raise GamlensError(
-            f"Cannot read weights from {str(file)!r} (truncated, or not a checkpoint?): {type(error).__name__}: {error}"
-        ) from error
+    with reworded(f"Cannot read weights from {str(file)!r} (truncated, or not a checkpoint?)"):
+        try:
+            found = safe.load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            if not CODE.search(str(error)):
+                raise GamlensError(f"{str(file)!r} is not a checkpoint: no torch or safetensors file.") from error
+            raise GamlensError(
+                f"{str(file)!r} holds more than tensors, and loading it would run code from the file. Save the tensors "
+                "alone (torch.save(model.state_dict(), ...) or safetensors) and pass that file."
+            ) from error
     return _unwrapped(found, str(file))
 
 
 def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
     """Tensors by name, taken out of the common wrappings, such as {"state_dict": ...}."""
-    while isinstance(found, Mapping):
-        inner = next((found[key] for key in WRAPPINGS if isinstance(found.get(key), Mapping)), None)
-        if inner is None:
-            break
-        found = inner
+    while isinstance(found, Mapping) and (keys := [key for key in WRAPPINGS if isinstance(found.get(key), Mapping)]):
+        found = found[keys[0]]
     if not isinstance(found, Mapping) or not any(isinstance(value, Tensor) for value in found.values()):
         raise GamlensError(f"{name!r} holds no tensors by name, so it is not a checkpoint of weights.")
     return {str(key): value for key, value in found.items() if isinstance(value, Tensor)}
@@ -114,7 +109,10 @@ def build(
         translate: Gives the user's weights the names that the untrained network has.
     """
     if tensors is None and not random:
-        return _pretrained(name, pretrained).eval(), classes
+        if isinstance(pretrained, str):
+            raise GamlensError(f"{name} has no weights of its own here: pass {pretrained}, {OTHERS}")
+        with reworded(f"The weights of {name} could not be loaded", todo=f". Offline, pass a file: {OTHERS}"):
+            return pretrained().eval(), classes
     module = make(classes)
     if tensors is not None:
         own = module.state_dict()
@@ -132,18 +130,3 @@ def _classes_of(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], classe
     heads = {(theirs[0], ours[0]) for theirs, ours in others if theirs != ours and theirs and ours}
     found, usual = heads.pop() if len(heads) == 1 else (classes, classes)
     return found if usual == classes else classes
-
-
-def _pretrained(name: str, pretrained: Callable[[], nn.Module] | str) -> nn.Module:
-    if isinstance(pretrained, str):
-        raise GamlensError(
-            f"{name} has no weights of its own here: pass {pretrained}, weights='file.pth' or --weights file.pth; "
-            "or weights='random' for an untrained network."
-        )
-    try:
-        return pretrained()
-    except Exception as error:
-        raise GamlensError(
-            f"The weights of {name} could not be loaded ({type(error).__name__}: {error}). Offline, pass a file: "
-            "weights='file.safetensors', --weights file.pth; or weights='random' for an untrained network."
-        ) from error

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gamlens.data.reading import import_extra
-from gamlens.errors import GamlensError, warn
+from gamlens.errors import GamlensError, reworded, warn
 from gamlens.models.checkpoint import fill
 from gamlens.models.network import Network
 
@@ -194,10 +194,9 @@ def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tens
 
     @cache
     def tokenizer() -> Any:
-        try:
+        what = f"hf/{place} has no tokenizer, so captions cannot be read"
+        with reworded(what, OSError, ValueError, ImportError, KeyError):
             return package.AutoTokenizer.from_pretrained(place)
-        except (OSError, ValueError, ImportError, KeyError) as error:
-            raise GamlensError(f"hf/{place} has no tokenizer, so captions cannot be read: {error}") from error
 
     def encode(captions: Sequence[str]) -> Tensor:
         padding = "max_length" if dual.config.model_type.startswith("siglip") else True
