@@ -75,11 +75,15 @@ def import_extra(module: str, why: str, *, extra: str = "eval") -> ModuleType:
         raise GamlensError(f"{why} needs the package {package!r} ({error}): pip install 'gamlens[{extra}]'.") from error
 
 
-def package_files(package: str, pattern: str) -> list[Path]:
-    """Files that an installed package ships, found without importing it; none where it is not installed."""
+def package_file(package: str, pattern: str, missing: str) -> Path:
+    """A file that an installed package ships, found without importing it; `missing` is the error where it is not."""
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
-    return [file for place in places or () for file in sorted(Path(place).glob(pattern)) if file.is_file()]
+    files = (file for place in places or () for file in sorted(Path(place).glob(pattern)) if file.is_file())
+    found = next(files, None)
+    if found is None:
+        raise GamlensError(missing)
+    return found
 
 
 def own_json(name: str) -> Any:

@@ -40,9 +40,8 @@ def _records(path: Path, needed: tuple[str, ...]) -> list[TableRow]:
         found = "a folder" if path.is_dir() else "nothing"
         raise GamlensError(f"A table is a .csv or .parquet file; found {found} at {str(path)!r}.")
     columns, records = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
-    missing = [name for name in needed if name not in columns]
-    corners = [name for name in BOX_COLUMNS if name in columns]
-    missing += [name for name in BOX_COLUMNS if corners and name not in columns]
+    corners = BOX_COLUMNS if any(name in columns for name in BOX_COLUMNS) else ()
+    missing = [name for name in (*needed, *corners) if name not in columns]
     if missing:
         raise GamlensError(
             f"{str(path)!r} has no column {', '.join(map(repr, missing))}: expected {', '.join(needed)} and, for "

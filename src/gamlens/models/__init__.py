@@ -43,13 +43,11 @@ def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
     """A network by name or a user's module, with its own weights, those of a file or state dict, or "random" ones."""
     if not isinstance(model, nn.Module | str):
         raise GamlensError(f"A model is an nn.Module or a name such as 'resnet50'; found {type(model).__name__}.")
-    untrained = isinstance(weights, str) and weights == "random"
+    loaded: checkpoint.LoadedWeights = None
+    if weights is not None:
+        loaded = "random" if isinstance(weights, str) and weights == "random" else checkpoint.read(weights)
     source = "state dict" if isinstance(weights, Mapping) else str(weights)
-    tensors = None if weights is None or untrained else checkpoint.read(weights)
-    if isinstance(model, str):
-        network = find(model)(tensors=tensors, random=untrained)
-    else:
-        network = _adopt(model, tensors, source)
+    network = find(model)(weights=loaded) if isinstance(model, str) else _adopt(model, loaded, source)
     return network if weights is None else replace(network, weights=source)
 
 
@@ -65,7 +63,7 @@ def find(name: str) -> Builder:
     return Registry(MODELS.kind, {**MODELS, **others}, hint=MODELS.hint)[name]
 
 
-def _adopt(module: nn.Module, tensors: dict[str, Tensor] | None, source: str) -> Network:
+def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) -> Network:
     """A user's module as a Network; modules of transformers and timm say their input and labels themselves."""
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
@@ -76,6 +74,6 @@ def _adopt(module: nn.Module, tensors: dict[str, Tensor] | None, source: str) ->
     else:
         own_input = timm_zoo.input_of(getattr(inner, "pretrained_cfg", None))
         network = Network(module, type(inner).__name__, "given", **own_input)
-    if tensors is not None:
-        checkpoint.fill(inner, tensors, name=source)
+    if isinstance(weights, dict):
+        checkpoint.fill(inner, weights, name=source)
     return network

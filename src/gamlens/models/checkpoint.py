@@ -7,7 +7,7 @@ import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
 CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)
 SAFE = ".safetensors"
 OTHERS = "weights='file.pth' or --weights file.pth (or .safetensors); or weights='random' for an untrained network."
+LoadedWeights = dict[str, Tensor] | Literal["random"] | None
 PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
@@ -91,9 +92,8 @@ def build(
     name: str,
     make: Callable[[int], nn.Module],
     classes: int,
-    tensors: dict[str, Tensor] | None,
+    weights: LoadedWeights,
     *,
-    random: bool,
     pretrained: Callable[[], nn.Module] | str = "a checkpoint of this network",
     translate: Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]] | None = None,
 ) -> tuple[nn.Module, int]:
@@ -103,20 +103,20 @@ def build(
         name: What errors call the network.
         make: Builds the untrained network for a number of classes.
         classes: The usual number of classes.
-        tensors: A user's weights by name; the network is built for as many classes as they have.
-        random: Whether the network stays untrained.
+        weights: A user's weights by name: the network is built for as many classes as they have. "random" leaves it
+            untrained, None gives it its own weights.
         pretrained: Builds the network with its own weights. Text where no package brings them: the file to pass.
         translate: Gives the user's weights the names that the untrained network has.
     """
-    if tensors is None and not random:
+    if weights is None:
         if isinstance(pretrained, str):
             raise GamlensError(f"{name} has no weights of its own here: pass {pretrained}, {OTHERS}")
         with reworded(f"The weights of {name} could not be loaded", todo=f". Offline, pass a file: {OTHERS}"):
             return pretrained().eval(), classes
     module = make(classes)
-    if tensors is not None:
+    if weights != "random":
         own = module.state_dict()
-        tensors = translate(without_prefixes(tensors), module) if translate else without_prefixes(tensors, own)
+        tensors = translate(without_prefixes(weights), module) if translate else without_prefixes(weights, own)
         found = _classes_of(tensors, own, classes)
         if found != classes:
             module, classes = make(found), found

@@ -11,7 +11,7 @@ from gamlens.models import checkpoint
 from gamlens.models.network import Network
 
 
-def chexnet(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def chexnet(weights: checkpoint.LoadedWeights = None) -> Network:
     """DenseNet-121 whose 14 outputs are the logits before the sigmoid; they are what is explained."""
     from torchvision.models import densenet121
 
@@ -20,8 +20,7 @@ def chexnet(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -
         "chexnet",
         lambda _: densenet121(num_classes=findings),
         findings,
-        tensors,
-        random=random,
+        weights,
         pretrained="the public CheXNet checkpoint (model.pth.tar)",
         translate=to_torchvision,
     )

