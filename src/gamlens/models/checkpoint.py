@@ -56,7 +56,7 @@ def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
 def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Names without the prefixes that wrappers add, such as `module.`, unless `like` has such names itself."""
     tensors = dict(tensors)
-    while not (like is not None and any(key in like for key in tensors)):
+    while like is None or not any(key in like for key in tensors):
         prefix = next((prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in tensors)), None)
         if prefix is None:
             break

@@ -29,9 +29,6 @@ def chexnet(weights: checkpoint.LoadedWeights = None) -> Network:
 
 def to_torchvision(tensors: dict[str, Tensor], _: nn.Module) -> dict[str, Tensor]:
     """The public checkpoint's names as torchvision has them today: norm.1 is norm1, classifier.0 is classifier."""
-    renamed = {}
-    for key, value in tensors.items():
-        key = key.removeprefix("densenet121.")
-        key = re.sub(r"\b(norm|conv)\.([12])\.", r"\1\2.", key)
-        renamed[re.sub(r"^classifier\.0\.", "classifier.", key)] = value
-    return renamed
+    bare = {key.removeprefix("densenet121."): value for key, value in tensors.items()}
+    joined = {re.sub(r"\b(norm|conv)\.([12])\.", r"\1\2.", key): value for key, value in bare.items()}
+    return {re.sub(r"^classifier\.0\.", "classifier.", key): value for key, value in joined.items()}

@@ -24,15 +24,7 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
         pretrained="the public multi-label checkpoint for MS-COCO or Pascal VOC",
         translate=package.models.tresnet.checkpoint_filter_fn,
     )
-    names = LABELS_BY_COUNT.get(classes, ())
+    size, labels = (448, 448), LABELS_BY_COUNT.get(classes, ())
     return Network(
-        module,
-        name,
-        "file",
-        size=(448, 448),
-        mean=(0.0,) * 3,
-        std=(1.0,) * 3,
-        short=512,
-        labels=names,
-        multi_label=True,
+        module, name, "file", size=size, mean=(0.0,) * 3, std=(1.0,) * 3, short=512, labels=labels, multi_label=True
     )
