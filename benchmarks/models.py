@@ -70,7 +70,7 @@ def build(name: str) -> nn.Module:
 
         module: nn.Module = timm.create_model(name.removeprefix("timm/"))
         return module
-    return torchvision_zoo.build(name, random=True).module
+    return torchvision_zoo.build(name, weights="random").module
 
 
 def examine(name: str, module: nn.Module | None = None) -> Found:

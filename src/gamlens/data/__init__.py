@@ -25,15 +25,7 @@ class DatasetReader(Protocol):
 
 
 DATASETS: Registry[DatasetReader] = Registry(
-    "data set",
-    {
-        "ilsvrc": ilsvrc,
-        "voc": voc,
-        "coco": coco,
-        "chestxray": chestxray,
-        "folder": folder,
-        "table": table,
-    },
+    "data set", {"ilsvrc": ilsvrc, "voc": voc, "coco": coco, "chestxray": chestxray, "folder": folder, "table": table}
 )
 
 

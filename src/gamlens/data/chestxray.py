@@ -9,7 +9,7 @@ from gamlens.data import reading
 from gamlens.data.class_names import CHEST_ALIASES, CHEST_FINDINGS
 from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Sample, labels_of
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 
 DRAWN_ON = 1024.0
 LIST = "BBox_List_2017.csv"
@@ -48,14 +48,11 @@ def _boxes(path: Path) -> dict[str, tuple[Box, ...]]:
     index = {finding: number for number, finding in enumerate(CHEST_FINDINGS)}
     boxes: dict[str, list[Box]] = defaultdict(list)
     for number, row in enumerate(table[1:], start=2):
-        try:
+        where = f"Row {number} of {str(path)!r}"
+        with reworded(f"{where} is not `file,finding,x,y,w,h`: found {','.join(row)!r}", IndexError, ValueError):
             name, finding = row[0].strip(), row[1].strip()
             x, y, width, height = (float(cell) for cell in row[2:6])
-        except (IndexError, ValueError) as error:
-            raise GamlensError(
-                f"Row {number} of {str(path)!r} is not `file,finding,x,y,w,h`: found {','.join(row)!r} ({error})."
-            ) from error
-        label = reading.class_index(CHEST_ALIASES.get(finding, finding), index, f"Row {number} of {str(path)!r}")
+        label = reading.class_index(CHEST_ALIASES.get(finding, finding), index, where)
         boxes[name].append(Box(label, x, y, x + width, y + height))
     return {name: tuple(found) for name, found in boxes.items()}
 

@@ -5,45 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
+from gamlens.data.reading import own_json
 from gamlens.data.sample import Dataset, Mask, MaskSource, Sample
 from gamlens.data.subsets import Manifest
 from gamlens.errors import GamlensError, warn
 
-VOC_CLASSES = (
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
-
-COCO_CLASSES = (
-    *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
-    *("fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow"),
-    *("elephant", "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee"),
-    *("skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard"),
-    *("tennis racket", "bottle", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple"),
-    *("sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch"),
-    *("potted plant", "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone"),
-    *("microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors", "teddy bear"),
-    *("hair drier", "toothbrush"),
-)
-
-CHEST_FINDINGS = (
-    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
-    *("Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
-)
-CHEST_ALIASES = {"Infiltrate": "Infiltration"}
-
-SYNONYMS: Mapping[str, str] = MappingProxyType(
-    {
-        "aeroplane": "airplane",
-        "diningtable": "dining table",
-        "motorbike": "motorcycle",
-        "pottedplant": "potted plant",
-        "sofa": "couch",
-        "tvmonitor": "tv",
-    }
-)
+_NAMES = own_json("class_names.json")
+VOC_CLASSES, COCO_CLASSES, CHEST_FINDINGS = (tuple(_NAMES[data]) for data in ("voc", "coco", "chestxray"))
+CHEST_ALIASES: dict[str, str] = _NAMES["chestxray_aliases"]
+SYNONYMS: dict[str, str] = _NAMES["synonyms"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +68,7 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
             f"{len(found)} of the {len(dataset.classes)} classes of {dataset.name} are the model's; left out: "
             f"{', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}."
         )
-    back = MappingProxyType({ours: theirs for theirs, ours in found.items()})
+    back = {ours: theirs for theirs, ours in found.items()}
     samples = tuple(_renumbered(sample, found, back) for sample in dataset)
     return replace(dataset, classes=tuple(labels), samples=samples)
 

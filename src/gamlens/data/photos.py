@@ -6,31 +6,18 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-from gamlens.data.reading import package_files
-from gamlens.errors import GamlensError
+from gamlens.data.reading import own_json, package_file
 from gamlens.inputs.images import upright
 
-PHOTOS: dict[str, tuple[str, str]] = {
-    "cheetah": ("gradio", "media_assets/images/cheetah.jpg"),
-    "cheetah_face": ("gradio", "media_assets/images/cheetah1.jpg"),
-    "lion": ("gradio", "media_assets/images/lion.jpg"),
-    "cat": ("skimage", "data/chelsea.png"),
-    "coffee": ("skimage", "data/coffee.png"),
-    "rocket": ("skimage", "data/rocket.jpg"),
-    "tower": ("gradio", "media_assets/images/tower.jpg"),
-    "pagoda": ("sklearn", "datasets/images/china.jpg"),
-    "flower": ("sklearn", "datasets/images/flower.jpg"),
-}
+PHOTOS: dict[str, tuple[str, str]] = own_json("photos.json")  # name: its package, its file there
 
 
 def path(name: str) -> Path:
     """The file of the photo of that name on this machine."""
     package, file = PHOTOS[name]
-    found = package_files(package, file)
-    if not found:
-        extra = "bench" if package == "sklearn" else "demo"
-        raise GamlensError(f"The photo {name!r} comes with the package {package}: pip install 'gamlens[{extra}]'.")
-    return found[0]
+    extra = "bench" if package == "sklearn" else "demo"
+    missing = f"The photo {name!r} comes with the package {package}: pip install 'gamlens[{extra}]'."
+    return package_file(package, file, missing)
 
 
 def photo(name: str) -> Image.Image:

@@ -8,9 +8,10 @@ import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from gamlens.data.sample import Box
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, attempt, near, reworded
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 AnyPath = str | os.PathLike[str]
@@ -49,11 +50,11 @@ def class_index(name: str, index: Mapping[str, int], where: str) -> int:
 def first(places: Iterable[Path], what: str, todo: str) -> Path:
     """The first of the places that exists, or an error that names them all."""
     tried = list(dict.fromkeys(places))
-    for place in tried:
-        if place.exists():
-            return place
-    listed = " or ".join(repr(str(place)) for place in tried)
-    raise GamlensError(f"There is no {what}: expected at {listed}. {todo}")
+    found = next((place for place in tried if place.exists()), None)
+    if found is None:
+        listed = " or ".join(repr(str(place)) for place in tried)
+        raise GamlensError(f"There is no {what}: expected at {listed}. {todo}")
+    return found
 
 
 def dataset_folder(root: AnyPath) -> Path:
@@ -74,11 +75,20 @@ def import_extra(module: str, why: str, *, extra: str = "eval") -> ModuleType:
         raise GamlensError(f"{why} needs the package {package!r} ({error}): pip install 'gamlens[{extra}]'.") from error
 
 
-def package_files(package: str, pattern: str) -> list[Path]:
-    """Files that an installed package ships, found without importing it; none where it is not installed."""
+def package_file(package: str, pattern: str, missing: str) -> Path:
+    """A file that an installed package ships, found without importing it; `missing` is the error where it is not."""
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
-    return [file for place in places or () for file in sorted(Path(place).glob(pattern)) if file.is_file()]
+    files = (file for place in places or () for file in sorted(Path(place).glob(pattern)) if file.is_file())
+    found = next(files, None)
+    if found is None:
+        raise GamlensError(missing)
+    return found
+
+
+def own_json(name: str) -> Any:
+    """The contents of a JSON file that lies beside this module."""
+    return json.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
 def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
@@ -90,11 +100,8 @@ def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
 
 def images_in(path: Path) -> list[str]:
     """The names of the image files in a folder, sorted."""
-    try:
-        with os.scandir(path) as entries:
-            return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
-    except OSError as error:
-        raise GamlensError(f"Expected a folder of images at {str(path)!r}: {error}.") from error
+    with reworded(f"Expected a folder of images at {str(path)!r}", OSError), os.scandir(path) as entries:
+        return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
 
 
 def is_image(name: str) -> bool:
@@ -128,15 +135,15 @@ def image_size(path: AnyPath) -> tuple[int, int]:
     return (width, height) if turned else (height, width)
 
 
-@contextmanager
-def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> Iterator[None]:
+def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
+    """The same; None for a file that cannot be read, which is said when its pixels are looked at."""
+    size = attempt(image_size, path)
+    return None if isinstance(size, GamlensError) else size
+
+
+def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractContextManager[None]:
     """Turns errors while a file is read into one that names the file and what it was taken for."""
-    try:
-        yield
-    except errors as error:
-        raise GamlensError(
-            f"Cannot read {str(path)!r} as {kind}: {type(error).__name__}: {error}. Download or write the file again."
-        ) from error
+    return reworded(f"Cannot read {str(path)!r} as {kind}", *errors, todo=". Download or write the file again.")
 
 
 def text(path: Path) -> str:
@@ -162,17 +169,16 @@ def read_xml(path: Path) -> Annotation:
     """A VOC-style annotation; the numbers as given, whatever pixel they count from."""
     with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError):
         tree = ElementTree.parse(path).getroot()
-        things = tree.findall("object")
-        names = [(thing.findtext("name") or "").strip() for thing in things]
-        corners = [tuple(_number(thing, f"bndbox/{side}") for side in CORNERS) for thing in things]
-        height, width = (int(_number(tree, f"size/{side}", default=0)) for side in ("height", "width"))
-    return Annotation((height, width) if min(height, width) > 0 else None, tuple(zip(names, corners, strict=True)))
+        height, width = (int(float(tree.findtext(f"size/{side}", "0"))) for side in ("height", "width"))
+        objects = tuple(
+            ((thing.findtext("name") or "").strip(), tuple(_number(thing, f"bndbox/{side}") for side in CORNERS))
+            for thing in tree.findall("object")
+        )
+    return Annotation((height, width) if min(height, width) > 0 else None, objects)
 
 
-def _number(node: ElementTree.Element, path: str, *, default: float | None = None) -> float:
+def _number(node: ElementTree.Element, path: str) -> float:
     value = node.findtext(path)
-    if value is None and default is not None:
-        return default
     if value is None:
         raise ValueError(f"<{node.tag}> has no <{path}>")
     return float(value)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gamlens.data.reading import AnyPath, image_size, read_json
+from gamlens.data.reading import AnyPath, read_json, size_if_readable
 from gamlens.data.sample import Dataset
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 
 
 @dataclass(frozen=True, order=True)
@@ -62,42 +62,18 @@ class Manifest:
     @staticmethod
     def load(path: AnyPath) -> Manifest:
         contents = read_json(Path(path))
-        try:
-            items = tuple(_item(given) for given in contents["items"])
-            seed = contents["seed"]
+        todo = ". Expected kind, seed, source and items: make it anew with Manifest.save."
+        with reworded(f"{str(path)!r} is not a manifest", KeyError, TypeError, ValueError, IndexError, todo=todo):
+            seed, items = contents["seed"], tuple(_item(given) for given in contents["items"])
             return Manifest(str(contents["kind"]), None if seed is None else int(seed), str(contents["source"]), items)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise GamlensError(
-                f"{str(path)!r} is not a manifest ({type(error).__name__}: {error}): expected kind, seed, source and "
-                "items. Make it anew with Manifest.save."
-            ) from error
 
 
-def hold_out(
-    source: Dataset | Manifest, *, every: int | None = None, share: float | None = None, seed: int | None = None
-) -> Manifest:
-    """The items that thresholds are chosen on: each `every`-th by file name from the first (10), or a seeded `share`.
-
-    Of a manifest (pairs, small objects), its items are taken instead of a data set's images.
-    """
-    fingerprint = source.source if isinstance(source, Manifest) else source.fingerprint()
-    given = source.items if isinstance(source, Manifest) else tuple(Item((sample.name,)) for sample in source)
-    items = sorted(given)
-    if share is None:
-        step = 10 if every is None else every
-        if step < 1 or seed is not None:
-            raise GamlensError(
-                f"A hold-out is every=1 or more, or share= with seed=; found every={every}, seed={seed}."
-            )
-        return Manifest(f"hold-out every {step}", None, fingerprint, tuple(items[::step]))
-    if every is not None or seed is None or not 0 < share < 1:
-        raise GamlensError(
-            f"A hold-out by share is share= between 0 and 1 with seed= and without every=; found share={share}, "
-            f"seed={seed}, every={every}."
-        )
-    ranked = sorted(range(len(items)), key=lambda at: _rank(seed, items[at]))
-    kept = sorted(ranked[: max(1, round(share * len(items)))])
-    return Manifest(f"hold-out share {share:g}", seed, fingerprint, tuple(items[at] for at in kept))
+def hold_out(dataset: Dataset, *, every: int = 10) -> Manifest:
+    """The images that thresholds are chosen on: each `every`-th by file name, from the first."""
+    if every < 1:
+        raise GamlensError(f"A hold-out is every=1 or more; found every={every}.")
+    items = sorted(Item((sample.name,)) for sample in dataset)
+    return Manifest(f"hold-out every {every}", None, dataset.fingerprint(), tuple(items[::every]))
 
 
 def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manifest:
@@ -153,16 +129,10 @@ def narrow(dataset: Dataset, manifest: Manifest) -> Dataset:
 
 
 def _item(given: list[str | int]) -> Item:
-    label = given[-1] if isinstance(given[-1], int) else -1
-    names = tuple(given[:-1] if isinstance(given[-1], int) else given)
+    *names, label = given if isinstance(given[-1], int) else (*given, -1)
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"an item is names and perhaps a label, found {given}")
-    return Item(tuple(str(name) for name in names), label)
-
-
-def _rank(seed: int, item: Item) -> str:
-    """A number between items that depends on the seed and the item alone, not on the random module."""
-    return hashlib.sha256(json.dumps([seed, item.names, item.label]).encode()).hexdigest()
+    return Item(tuple(map(str, names)), int(label))
 
 
 def _by_class(dataset: Dataset) -> Iterator[tuple[int, list[str]]]:
@@ -175,12 +145,8 @@ def _by_class(dataset: Dataset) -> Iterator[tuple[int, list[str]]]:
 
 def _box_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:
     for sample in dataset:
-        if sample.boxes:
-            try:
-                height, width = sample.size or image_size(sample.image)
-            except GamlensError:
-                continue
-            yield Item((sample.name,)), max(box.area for box in sample.boxes) / (height * width)
+        if sample.boxes and (size := sample.size or size_if_readable(sample.image)):
+            yield Item((sample.name,)), max(box.area for box in sample.boxes) / (size[0] * size[1])
 
 
 def _mask_shares(dataset: Dataset) -> Iterator[tuple[Item, float]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gamlens.data.reading import AnyPath, cut, image_size, import_extra, read_as, rows
+from gamlens.data.reading import AnyPath, cut, import_extra, read_as, rows, size_if_readable
 from gamlens.data.sample import Box, Dataset, Sample
 from gamlens.errors import GamlensError
 
@@ -40,9 +40,8 @@ def _records(path: Path, needed: tuple[str, ...]) -> list[TableRow]:
         found = "a folder" if path.is_dir() else "nothing"
         raise GamlensError(f"A table is a .csv or .parquet file; found {found} at {str(path)!r}.")
     columns, records = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
-    missing = [name for name in needed if name not in columns]
-    corners = [name for name in BOX_COLUMNS if name in columns]
-    missing += [name for name in BOX_COLUMNS if corners and name not in columns]
+    corners = BOX_COLUMNS if any(name in columns for name in BOX_COLUMNS) else ()
+    missing = [name for name in (*needed, *corners) if name not in columns]
     if missing:
         raise GamlensError(
             f"{str(path)!r} has no column {', '.join(map(repr, missing))}: expected {', '.join(needed)} and, for "
@@ -74,31 +73,26 @@ def _parquet(path: Path) -> tuple[list[str], list[TableRow]]:
 
 def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[str, ...]]:
     """Class indices of the cells, and the class names: given names sorted, or the numbers up to the largest."""
-    filled = [cell for cell in cells if not _blank(cell)]
-    numbers = [_whole(cell) for cell in filled]
-    if any(number is None for number in numbers):
-        names = sorted({str(cell) for cell in filled})
+    numbers = [_whole(cell) for cell in cells]
+    if any(number is None and not _blank(cell) for number, cell in zip(numbers, cells, strict=True)):
+        names = sorted({str(cell) for cell in cells if not _blank(cell)})
         index = {name: number for number, name in enumerate(names)}
         return [None if _blank(cell) else index[str(cell)] for cell in cells], tuple(names)
-    most = max((number for number in numbers if number is not None), default=-1)
-    least = min((number for number in numbers if number is not None), default=0)
-    if least < 0:
+    known = [number for number in numbers if number is not None]
+    if (least := min(known, default=0)) < 0:
         raise GamlensError(f"{str(path)!r} has the label {least}: class indices count from 0. Leave the cell empty.")
-    return [None if _blank(cell) else _whole(cell) for cell in cells], tuple(str(n) for n in range(most + 1))
+    return numbers, tuple(str(number) for number in range(max(known, default=-1) + 1))
 
 
 def _sample(path: Path, name: str, given: Sequence[tuple[TableRow, int | None]]) -> Sample:
     image = path.parent / name
     if not image.is_file():
         raise GamlensError(f"{str(path)!r} names the image {name!r}: expected at {str(image)!r}, not there.")
-    boxes = []
-    for row, label in given:
-        cells = [row.get(corner) for corner in BOX_COLUMNS]
-        if all(_blank(cell) for cell in cells):
-            continue
-        boxes.append(_box(cells, label, f"the box of {name!r} in {str(path)!r}"))
+    cells = [([row.get(corner) for corner in BOX_COLUMNS], label) for row, label in given]
+    where = f"the box of {name!r} in {str(path)!r}"
+    boxes = tuple(_box(corners, label, where) for corners, label in cells if not all(map(_blank, corners)))
     labels = tuple(sorted({label for _, label in given if label is not None}))
-    return Sample(name, str(image), labels, tuple(boxes), _size(image) if boxes else None)
+    return Sample(name, str(image), labels, boxes, size_if_readable(image) if boxes else None)
 
 
 def _box(cells: Sequence[Any], label: int | None, what: str) -> Box:
@@ -124,11 +118,3 @@ def _whole(cell: Any) -> int | None:
     except (TypeError, ValueError):
         return None
     return int(number) if number.is_integer() else None
-
-
-def _size(image: Path) -> tuple[int, int] | None:
-    """The image's own size; None where it cannot be read, which is said when it is looked at."""
-    try:
-        return image_size(image)
-    except GamlensError:
-        return None

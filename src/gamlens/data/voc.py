@@ -52,7 +52,11 @@ def voc(root: AnyPath, *, split: str | None = None, limit: int | None = None) ->
     """
     base = reading.dataset_folder(root)
     top = next((p for p in (base / "VOCdevkit" / "VOC2012", base / "VOC2012") if p.is_dir()), base)
-    listing = _listing(top, split or "val")
+    split, sets = split or "val", top / "ImageSets"
+    places = [sets / f"{split}.txt"] if "/" in split else [sets / f / f"{split}.txt" for f in ("Segmentation", "Main")]
+    lists = sorted(str(path.relative_to(sets).with_suffix("")) for path in sets.glob("*/*.txt"))
+    todo = f"Lists there: {near(places[0].parent.name + '/' + split, lists)}"
+    listing = reading.first(places, f"list of the VOC split {split!r}", todo)
     names = list(dict.fromkeys(line.split()[0] for line in reading.text(listing).splitlines() if line.strip()))
     images = reading.first([top / "JPEGImages"], "folder of images", "Unpack VOC there as published.")
     chosen = reading.cut(sorted(names), limit)
@@ -60,15 +64,6 @@ def voc(root: AnyPath, *, split: str | None = None, limit: int | None = None) ->
     by_mask = listing.parent.name == "Segmentation"
     samples = tuple(_sample(top, name, by_mask=by_mask) for name in chosen)
     return Dataset("voc", str(root), VOC_CLASSES, samples)
-
-
-def _listing(top: Path, split: str) -> Path:
-    sets = top / "ImageSets"
-    places = [sets / f"{split}.txt"] if "/" in split else [sets / f / f"{split}.txt" for f in ("Segmentation", "Main")]
-    found = sorted(str(path.relative_to(sets).with_suffix("")) for path in sets.glob("*/*.txt"))
-    return reading.first(
-        places, f"list of the VOC split {split!r}", f"Lists there: {near(places[0].parent.name + '/' + split, found)}"
-    )
 
 
 def _sample(top: Path, name: str, *, by_mask: bool) -> Sample:

@@ -71,35 +71,24 @@ class ModelInput:
 
 def prepare(images: Any, transform: Transform | ExternalTransform, views: Views = PLAIN_VIEW) -> ModelInput:
     """Decode and transform images once for every view; a preprocessed batch (B,C,H,W) is taken as it is."""
+    colours = (transform.mean, transform.std) if isinstance(transform, Transform) else None
     if isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point() and images.numel() > 0:
-        return _prepare_batch(images, transform, views)
-    shown, frames = [], []
-    columns: list[list[Tensor]] = [[] for _ in views.scales]
+        batches = [_resized(images, scale) for scale in views.scales]
+        return _with_mirrored(batches, BatchPictures(images, colours), [_whole(images)] * len(images), views)
+    shown, frames, made = [], [], []
     for picture in pictures(images):
         frame, tensors = _transformed(picture, transform, views.scales)
-        if picture.tensor is not None and isinstance(transform, Transform):
-            picture = replace(picture, scale=(transform.mean, transform.std))
-        shown.append(picture)
+        shown.append(picture if picture.tensor is None or colours is None else replace(picture, scale=colours))
         frames.append(frame)
-        for column, tensor in zip(columns, tensors, strict=True):
-            column.append(tensor)
-    if len({tensor.shape for tensor in columns[0]}) > 1:
-        found = ", ".join(sorted({str(tuple(tensor.shape)) for tensor in columns[0]}))
-        raise GamlensError(f"The images of one call must come out at one size; found {found}: one call for each size.")
-    own = len(shown) == 1 and shown[0].tensor is None and isinstance(transform, Transform)  # no copy is needed
-    batches = [column[0][None] if own else torch.stack(column) for column in columns]
+        made.append(tensors)
+    sizes = sorted({str(tuple(tensors[0].shape)) for tensors in made})
+    if len(sizes) > 1:
+        raise GamlensError(
+            f"The images of one call must come out at one size; found {', '.join(sizes)}: one call for each size."
+        )
+    own = len(shown) == 1 and shown[0].tensor is None and colours is not None  # no copy is needed
+    batches = [column[0][None] if own else torch.stack(column) for column in zip(*made, strict=True)]
     return _with_mirrored(batches, tuple(shown), frames, views)
-
-
-def _prepare_batch(batch: Tensor, transform: Transform | ExternalTransform, views: Views) -> ModelInput:
-    """A preprocessed batch: itself as the plain view, and resized for the other scales."""
-    count, _, height, width = batch.shape
-    scale = (transform.mean, transform.std) if isinstance(transform, Transform) else None
-    frame = Frame((height, width), (height, width), (0.0, 0.0, float(width), float(height)))
-    batches = [batch]
-    for factor in views.scales[1:]:
-        batches.append(_resized(batch, factor))
-    return _with_mirrored(batches, BatchPictures(batch, scale), [frame] * count, views)
 
 
 def _with_mirrored(
@@ -123,14 +112,18 @@ def _transformed(
     if picture.tensor is None:
         tensor, frame = transform(picture.open())
     else:
-        tensor = picture.tensor
-        size = (int(tensor.shape[1]), int(tensor.shape[2]))
-        frame = Frame.whole(size, size)
+        tensor, frame = picture.tensor, _whole(picture.tensor)
     return frame, [_resized(tensor[None], scale)[0] for scale in scales]
 
 
 def _opened(picture: Picture, transform: Transform) -> Image.Image:
     return picture.open().convert("L") if len(transform.mean) == 1 else picture.open()
+
+
+def _whole(images: Tensor) -> Frame:
+    """The frame of images (...,H,W) that are the model's input themselves."""
+    height, width = images.shape[-2:]
+    return Frame((height, width), (height, width), (0.0, 0.0, float(width), float(height)))
 
 
 def _resized(batch: Tensor, scale: float) -> Tensor:
@@ -146,10 +139,8 @@ def prepare_pixels(image: Any, transform: Transform | ExternalTransform, views: 
 
     Several images, a tensor, and what a user's transform makes are prepared at once.
     """
-    if isinstance(transform, ExternalTransform):
-        return prepare(image, transform, views)
     shown = tuple(pictures(image))
-    if len(shown) != 1 or shown[0].tensor is not None:
+    if isinstance(transform, ExternalTransform) or len(shown) != 1 or shown[0].tensor is not None:
         return prepare(image, transform, views)
     opened = _opened(shown[0], transform)
     made = [transform.scaled(scale).pixels(opened) for scale in views.scales]
@@ -195,13 +186,13 @@ def join(several: Sequence[ModelInput], *, pin: bool = False) -> ModelInput:
             f"The transform gives images of several sizes ({', '.join(map(str, sorted(shapes)))}): use one size, or "
             "one image at a time."
         )
-    return ModelInput(
-        tuple(_concatenated(batches, pin) for batches in zip(*(ready.batches for ready in several), strict=True)),
-        several[0].mirrored,
-        tuple(picture for ready in several for picture in ready.pictures),
-        tuple(frame for ready in several for frame in ready.frames),
-        several[0].views,
-        several[0].raw,
+    return replace(
+        several[0],
+        batches=tuple(
+            _concatenated(batches, pin) for batches in zip(*(ready.batches for ready in several), strict=True)
+        ),
+        pictures=tuple(picture for ready in several for picture in ready.pictures),
+        frames=tuple(frame for ready in several for frame in ready.frames),
     )
 
 

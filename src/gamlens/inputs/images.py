@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
@@ -34,12 +34,9 @@ class Picture:
     def open(self) -> Image.Image:
         """The picture in RGB, upright."""
         if self.pixels is not None:
-            try:
+            with reworded(f"Cannot read the PIL image {self.name!r}"):
                 image = rgb(self.pixels)
                 return image.copy() if image is self.pixels else image
-            except Exception as error:
-                name = type(error).__name__
-                raise GamlensError(f"Cannot read the PIL image {self.name!r}: {name}: {error}") from error
         if self.path is not None:
             return upright(self.path)
         if self.tensor is None:
@@ -61,11 +58,7 @@ class BatchPictures(Sequence[Picture]):
     def __len__(self) -> int:
         return self.batch.shape[0]
 
-    @overload
-    def __getitem__(self, place: int) -> Picture: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Picture, ...]: ...
-    def __getitem__(self, place: int | slice) -> Picture | tuple[Picture, ...]:
+    def __getitem__(self, place: Any) -> Any:
         places = range(len(self))[place]
         if isinstance(places, int):
             return Picture(f"image {places}", tensor=self.batch[places], scale=self.scale)
@@ -149,7 +142,7 @@ def _from_array(array: np.ndarray[Any, Any]) -> Iterator[Picture]:
         raise GamlensError(
             f"An array of {array.dtype} is not an image: give uint8 (H,W,3), or a preprocessed torch tensor."
         )
-    if array.ndim == 4:
+    if array.ndim == 4 and len(array):
         for number, item in enumerate(array):
             yield from (replace(picture, name=f"image {number}") for picture in _from_array(item))
         return

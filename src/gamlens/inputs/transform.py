@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from gamlens.errors import GamlensError, warn
+from gamlens.errors import GamlensError, reworded, warn
 from gamlens.inputs.frame import Frame, Size
 
 Mode = Literal["squash", "crop"]
@@ -82,8 +82,7 @@ class Transform:
 
     def using(self, mode: str) -> Transform:
         """The same input, squashed or cropped."""
-        chosen: Any = mode
-        return replace(self, mode=chosen)
+        return replace(self, mode=cast(Mode, mode))
 
     def scaled(self, factor: float) -> Transform:
         """The same view of the image at another input size."""
@@ -111,10 +110,8 @@ class ExternalTransform:
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
         """The model's input (C,H,W) and where it lies in the image."""
-        try:
+        with reworded("The transform failed on an image"):
             tensor = self.fn(image)
-        except Exception as error:
-            raise GamlensError(f"The transform failed on an image: {type(error).__name__}: {error}") from error
         if not isinstance(tensor, Tensor) or tensor.ndim != 3 or not tensor.is_floating_point():
             found = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise GamlensError(f"The transform must turn a PIL image into a (C,H,W) tensor; it gave {found}.")

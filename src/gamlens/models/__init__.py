@@ -14,8 +14,7 @@ from gamlens.errors import GamlensError, Registry
 from gamlens.models import checkpoint
 from gamlens.models.discovery.discover import NetworkLayout, Stage
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
-from gamlens.models.network import Network, TextEncoder
-from gamlens.models.outputs import Output, pick
+from gamlens.models.network import Network, Output, TextEncoder, pick
 from gamlens.models.zoo import efficientnet_lite, tresnet
 from gamlens.models.zoo import huggingface as hf_zoo
 from gamlens.models.zoo import timm as timm_zoo
@@ -30,16 +29,10 @@ Builder = Callable[..., Network]
 MODELS: Registry[Builder] = Registry(
     "model",
     {
-        "efficientnet_lite0": partial(efficientnet_lite.build, "efficientnet_lite0"),
-        "efficientnet_lite1": partial(efficientnet_lite.build, "efficientnet_lite1"),
-        "efficientnet_lite2": partial(efficientnet_lite.build, "efficientnet_lite2"),
-        "densenet201": partial(torchvision_zoo.build, "densenet201"),
-        "resnet101": partial(torchvision_zoo.build, "resnet101"),
-        "resnet50": partial(torchvision_zoo.build, "resnet50"),
+        **{name: partial(efficientnet_lite.build, name) for name in efficientnet_lite.SIDES},
+        **{name: partial(torchvision_zoo.build, name) for name in ("densenet201", "resnet101", "resnet50")},
         "chexnet": chexnet,
-        "tresnet_m": partial(tresnet.build, "tresnet_m"),
-        "tresnet_l": partial(tresnet.build, "tresnet_l"),
-        "tresnet_xl": partial(tresnet.build, "tresnet_xl"),
+        **{name: partial(tresnet.build, name) for name in ("tresnet_m", "tresnet_l", "tresnet_xl")},
         "lenet5": lenet5,
     },
     hint=" Or 'timm/NAME', 'hf/ID', 'file.py:build', an nn.Module.",
@@ -50,11 +43,12 @@ def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
     """A network by name or a user's module, with its own weights, those of a file or state dict, or "random" ones."""
     if not isinstance(model, nn.Module | str):
         raise GamlensError(f"A model is an nn.Module or a name such as 'resnet50'; found {type(model).__name__}.")
+    loaded: checkpoint.LoadedWeights = None
+    if weights is not None:
+        loaded = "random" if isinstance(weights, str) and weights == "random" else checkpoint.read(weights)
     source = "state dict" if isinstance(weights, Mapping) else str(weights)
-    build = find(model) if isinstance(model, str) else partial(_adopt, model, source)
-    if weights is None or (isinstance(weights, str) and weights == "random"):
-        return build(random=weights is not None)
-    return replace(build(tensors=checkpoint.read(weights)), weights=source)
+    network = find(model)(weights=loaded) if isinstance(model, str) else _adopt(model, loaded, source)
+    return network if weights is None else replace(network, weights=source)
 
 
 def find(name: str) -> Builder:
@@ -69,9 +63,7 @@ def find(name: str) -> Builder:
     return Registry(MODELS.kind, {**MODELS, **others}, hint=MODELS.hint)[name]
 
 
-def _adopt(
-    module: nn.Module, source: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False
-) -> Network:
+def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) -> Network:
     """A user's module as a Network; modules of transformers and timm say their input and labels themselves."""
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
@@ -82,6 +74,6 @@ def _adopt(
     else:
         own_input = timm_zoo.input_of(getattr(inner, "pretrained_cfg", None))
         network = Network(module, type(inner).__name__, "given", **own_input)
-    if tensors is not None:
-        checkpoint.fill(inner, tensors, name=source)
-    return replace(network, weights="random") if random else network
+    if isinstance(weights, dict):
+        checkpoint.fill(inner, weights, name=source)
+    return network

@@ -21,7 +21,7 @@ from gamlens.errors import GamlensError, Registry, warn
 from gamlens.methods import Method
 from gamlens.models.discovery.discover import NetworkLayout
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
-from gamlens.models.outputs import Output, pick
+from gamlens.models.network import Output, pick
 
 if TYPE_CHECKING:
     from gamlens.compiled import Program

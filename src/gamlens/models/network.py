@@ -1,4 +1,4 @@
-"""What a network is, beside its layers: its input, its labels, where its weights come from."""
+"""What a network is, beside its layers: its input, its labels, where its weights come from, what it returns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from gamlens.errors import GamlensError
 from gamlens.inputs.transform import IMAGENET_MEAN, IMAGENET_STD
-from gamlens.models.outputs import Output
 
+Output = str | int | Callable[[Any], Tensor] | None
 TextEncoder = Callable[[Sequence[str]], Any]
 
 
@@ -41,3 +42,31 @@ class Network:
     output: Output = None
     text: TextEncoder | None = None
     embeds: bool = False
+
+
+def pick(output: Any, how: Output) -> Tensor:
+    """The tensor in a model's output: by key or attribute, by position, by a callable, or the output itself."""
+    found = how(output) if callable(how) else output if how is None else _part(output, how)
+    if isinstance(found, Tensor):
+        return found
+    raise GamlensError(
+        f"The model returns {_kind(found)}, not a tensor: say which part holds the class scores, "
+        "output='logits' or output=0."
+    )
+
+
+def _part(output: Any, how: str | int) -> Any:
+    if isinstance(how, str) and not isinstance(output, Mapping) and hasattr(output, how):
+        return getattr(output, how)
+    try:
+        return output[how]
+    except (KeyError, IndexError, TypeError) as error:
+        raise GamlensError(f"The model's output has no {how!r}: it is {_kind(output)}.") from error
+
+
+def _kind(output: Any) -> str:
+    if isinstance(output, dict):
+        return f"a dict with {', '.join(map(repr, output))}"
+    if isinstance(output, list | tuple):
+        return f"a {type(output).__name__} of {len(output)}"
+    return f"a {type(output).__name__}"

@@ -8,22 +8,21 @@ transformer block is one (tokens.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
 from torch import Tensor, nn
 
-from gamlens.capture.layer_points import OUTPUT, LayerPoint, TokenGrid, tensors
+from gamlens.capture.layer_points import OUTPUT, LayerPoint, TokenGrid
 from gamlens.errors import GamlensError
 from gamlens.models.discovery import tokens
 from gamlens.models.discovery.positions import MOVES
-from gamlens.models.discovery.recorder import Node, Paths, Recorder, paths
+from gamlens.models.discovery.recorder import Node, Recorder
+from gamlens.models.discovery.tokens import Pick
 
 MIN_STRIDE = 4
-LONGEST_CHAIN = 6
 NORMALISES = ("normalize", "batch_norm", "layer_norm")
 DIVIDES = ("truediv", "div", "divide", "true_divide")
 LINEAR_FUNCTIONS = ("linear", "conv2d", "conv_transpose2d", "matmul", "addmm", "mm", "einsum")
@@ -63,21 +62,23 @@ class NetworkLayout:
         return tuple(stage.name for stage in self.stages if stage.chosen)
 
 
-def point_of(recorder: Recorder, node: Node) -> LayerPoint | None:
-    """How `node` is written down: a module that runs once, else functions applied to such a module's output."""
-    chain: tuple[str, ...] = ()
-    last, grid = node.channels_last and node.size is not None and node.grid is None, node.grid is not None
-    for _ in range(LONGEST_CHAIN):
-        once = [name for name in node.names if recorder.runs[name] == 1]
-        if once:
-            return LayerPoint(min(once, key=lambda name: name.count(".")), chain=chain, channels_last=last, tokens=grid)
-        if not node.inputs or not node.func:
-            return None
-        source = max(node.inputs, key=lambda source: source.order)
-        if sum(other.func == node.func and source in other.inputs for other in recorder.all) != 1:
-            return None
-        chain, node = (node.func, *chain), source
-    return None
+def paths(recorder: Recorder, target: Node | None) -> tuple[list[Node], list[Node]]:
+    """The nodes between the image and `target`: the gates, which are on every path, and those that are on some.
+
+    The paths through every node are counted; through a gate run all of them.
+    """
+    down = {recorder.all[0]: 1}
+    for node in recorder.all[1:]:
+        if (count := sum(down.get(source, 0) for source in node.inputs)) > 0:
+            down[node] = count
+    up: dict[Node | None, int] = {target: 1}
+    for node in sorted(down, key=lambda node: -node.order):
+        if node in up:
+            for source in node.inputs:
+                up[source] = up.get(source, 0) + up[node]
+    through = [node for node in down if node in up]
+    gates = {node: True for node in through if target is not None and down[node] * up[node] == down[target]}
+    return list(gates), [node for node in through if node not in gates]
 
 
 def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[LayerPoint, int]:
@@ -87,10 +88,11 @@ def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[LayerPoint, int]
     model is an embedder.
     """
     for source, node in _steps_after_pooling(path):
-        if _normalises(node):
+        by_norm = node.func in DIVIDES and any("norm" in read.func for read in node.inputs)
+        if node.func in NORMALISES or by_norm:
             break
         if node.func in LINEAR_FUNCTIONS:
-            point = _head_input(recorder, node, source) or point_of(recorder, source)
+            point = _head_input(recorder, node, source) or recorder.point(source)
             if point is not None:
                 return point, source.shape[1]
     return LayerPoint(OUTPUT), path[-1].shape[1]
@@ -102,12 +104,6 @@ def _steps_after_pooling(gates: list[Node]) -> list[tuple[Node, Node]]:
     return list(pairwise(node for node in gates if node.order > last))[::-1]
 
 
-def _normalises(node: Node) -> bool:
-    """Whether `node` is a normalised vector: F.normalize, a batch or layer norm, or a division by a norm."""
-    by_norm = any("norm" in source.func for source in node.inputs)
-    return node.func in NORMALISES or (by_norm and node.func in DIVIDES)
-
-
 def _head_input(recorder: Recorder, node: Node, source: Node) -> LayerPoint | None:
     """`module:input` where a module that runs once reads `source` and gives `node`."""
     calls = (call for call in recorder.calls if call.gave is node and call.read is source)
@@ -115,36 +111,34 @@ def _head_input(recorder: Recorder, node: Node, source: Node) -> LayerPoint | No
     return next((LayerPoint(name, reads_input=True) for name in once), None)
 
 
-def discover(model: nn.Module, batch: Tensor, *, output: Any = None) -> NetworkLayout:
-    """Record one forward of `model` on `batch` (1,C,H,W); `output` picks the scores out of what it returns.
+def discover(model: nn.Module, batch: Tensor, pick_scores: Callable[[Any], Any]) -> NetworkLayout:
+    """Record one forward of `model` on `batch` (1,C,H,W); `pick_scores` takes the scores out of what it returns.
 
     Call it with the model in eval mode and no graph. Tokens take a second forward.
     """
     recorder, copy = Recorder(model), batch.clone()
-    finish = output if output is not None else lambda result: next(tensors(result), None)
-    picked = recorder.run(batch, finish)
+    picked = recorder.run(batch, pick_scores)
     target = recorder.node(picked) if isinstance(picked, Tensor) else None
-    found = paths(recorder, target) if target is not None else Paths([], [])
-    spatial = _spatial(found)
-    read = spatial
+    gates, others = paths(recorder, target)
+    read = spatial = _spatial(gates)
     if target is not None and any(node.grid for node in spatial):
 
         def again(start: int) -> Recorder:
             other = Recorder(model, start=start)
-            other.run(copy.clone(), finish)
+            other.run(copy.clone(), pick_scores)
             return other
 
-        steps = _steps_after_pooling(found.gates)  # what the head reads, since an untrained head may be zero
+        steps = _steps_after_pooling(gates)  # what the head reads, since an untrained head may be zero
         last = next((source for source, node in steps if node.func in LINEAR_FUNCTIONS), target)
         read = tokens.reached(again, recorder, spatial, last)
-    pooling = tokens.pooling(found, spatial[-1]) if spatial else ""
-    stages = _stages(recorder, found, read, (int(batch.shape[-2]), int(batch.shape[-1])), pooling)
+    pooling = tokens.pooling([*gates, *others], spatial[-1]) if spatial else ""
+    stages = _stages(recorder, others, read, pooling)
     if not stages:
         raise GamlensError(
             "No block was found: nothing between the image and the output has the shape (B,C,h,w) on every path, or "
             "tokens whose places are known. Name the blocks yourself: Lens(model, blocks=['...'])."
         )
-    embedding, width = embedding_of(recorder, found.gates)
+    embedding, width = embedding_of(recorder, gates)
     return NetworkLayout(tuple(stages), str(embedding), width, pooling)
 
 
@@ -178,7 +172,7 @@ def _grid_at(recorder: Recorder, point: LayerPoint) -> TokenGrid | None:
         return None
     if point.chain:
         nodes = (node for node in recorder.all if node.grid and not node.names)
-        hits = (node for node in nodes if point_of(recorder, node) == replace(point, tokens=True))
+        hits = (node for node in nodes if recorder.point(node) == replace(point, tokens=True))
         return next((node.grid for node in hits), None)
     for call in recorder.calls:
         node = call.read if point.reads_input else call.gave
@@ -187,62 +181,58 @@ def _grid_at(recorder: Recorder, point: LayerPoint) -> TokenGrid | None:
     return None
 
 
-def _spatial(found: Paths) -> list[Node]:
+def _spatial(gates: list[Node]) -> list[Node]:
     """Gates with positions, without those that pool."""
-    spatial = [node for node in found.gates if node.size and node.order > 0 and node.func != "pad"]
+    spatial = [node for node in gates if node.size and node.order > 0 and node.func != "pad"]
     while len(spatial) > 1 and spatial[-1].func.startswith("adaptive_"):
         spatial.pop()
     return spatial
 
 
-def _stages(recorder: Recorder, found: Paths, spatial: list[Node], image: tuple[int, int], pooling: str) -> list[Stage]:
-    picked: list[tuple[Node, LayerPoint]] = []
-    groups = [(octave, list(group)) for octave, group in groupby(spatial, key=lambda node: node.octave(image))]
+def _stages(recorder: Recorder, others: list[Node], spatial: list[Node], pooling: str) -> list[Stage]:
+    picked: list[Pick] = []
+    groups = [(octave, list(group)) for octave, group in groupby(spatial, key=recorder.octave)]
     flat = len({octave for octave, group in groups if any(node.grid for node in group)}) == 1
     for octave, group in groups:
-        picked += _missing(recorder, found, picked, octave, image)
+        picked += _missing(recorder, others, picked, octave)
         if flat and any(node.grid for node in group):
             placed = [node for node in group if node.grid]
-            norms = pooling == "class token"
-            picked += tokens.per_block(recorder, placed, partial(point_of, recorder), norms=norms)
+            picked += tokens.per_block(recorder, placed, norms=pooling == "class token")
             if group[-1].grid is not None or group[-1].func in MOVES:
                 continue
         for node in reversed(group):
-            point = point_of(recorder, node)
-            if point is not None and (node is spatial[-1] or not _inside_transition(recorder, node, image)):
+            point = recorder.point(node)
+            if point is not None and (node is spatial[-1] or not _inside_transition(recorder, node)):
                 picked.append((node, point))
                 break
-    sizes = [node.size or (1, 1) for node, _ in picked]
-    strides = [max(1, round(image[0] / size[0])) for size in sizes]
-    deep = [stride >= MIN_STRIDE for stride in strides]
-    chosen = deep if sum(deep) >= 2 else [True] * len(picked)
-    return [
-        Stage(str(point), (node.channels, *size), stride, keep, node.grid)
-        for (node, point), size, stride, keep in zip(picked, sizes, strides, chosen, strict=True)
-    ]
+    stages = []
+    for node, point in picked:
+        size = node.size or (1, 1)
+        stride = max(1, round(recorder.all[0].shape[-2] / size[0]))
+        stages.append(Stage(str(point), (node.channels, *size), stride, stride >= MIN_STRIDE, node.grid))
+    enough = sum(stage.chosen for stage in stages) >= 2
+    return stages if enough else [replace(stage, chosen=True) for stage in stages]
 
 
-def _missing(
-    recorder: Recorder, found: Paths, picked: list[tuple[Node, LayerPoint]], octave: int | None, image: tuple[int, int]
-) -> list[tuple[Node, LayerPoint]]:
+def _missing(recorder: Recorder, others: list[Node], picked: list[Pick], octave: int | None) -> list[Pick]:
     """For resolutions between the last picked one and `octave` that no gate has: the last output of a whole module."""
-    start = picked[-1][0].octave(image) if picked else None
-    result: list[tuple[Node, LayerPoint]] = []
+    start = recorder.octave(picked[-1][0]) if picked else None
+    result: list[Pick] = []
     for level in range(start + 1, octave or 0) if start is not None else ():
         whole = []
-        for node in found.others:
-            point = point_of(recorder, node) if node.names and node.octave(image) == level else None
-            if point is not None and not point.chain and not _inside_transition(recorder, node, image):
+        for node in others:
+            point = recorder.point(node) if node.names and recorder.octave(node) == level else None
+            if point is not None and not point.chain and not _inside_transition(recorder, node):
                 whole.append((node, point))
         result += sorted(whole, key=lambda pair: (-pair[1].module.count("."), pair[0].order))[-1:]
     return result
 
 
-def _inside_transition(recorder: Recorder, node: Node, image: tuple[int, int]) -> bool:
+def _inside_transition(recorder: Recorder, node: Node) -> bool:
     """Whether `node` was made inside a module that reads this resolution and returns half of it."""
-    here = node.octave(image)
+    here = recorder.octave(node)
     return here is not None and any(
-        call.read.octave(image) == here and call.gave.octave(image) == here + 1
+        recorder.octave(call.read) == here and recorder.octave(call.gave) == here + 1
         for call in recorder.calls
         if call.name in node.scope and call.read is not None and call.gave is not None
     )

@@ -13,7 +13,7 @@ from gamlens.capture.guard import forward_error, model_guard
 from gamlens.capture.layer_points import OUTPUT, LayerPoint, TokenGrid, tensors
 from gamlens.errors import GamlensError, near
 from gamlens.models.discovery.discover import NetworkLayout, discover, locate
-from gamlens.models.outputs import Output, pick
+from gamlens.models.network import Output, pick
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def find_blocks(
     with _copied(model, image) as copy:
         version = copy._version
         with suppress(GamlensError) if asked is not None else nullcontext():
-            layout = discover(model, copy, output=pick_scores)
+            layout = discover(model, copy, pick_scores)
         grids: dict[LayerPoint, TokenGrid | None] = {}
         if asked is not None:
             grids = locate(model, copy.clone(), asked)

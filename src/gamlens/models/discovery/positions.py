@@ -20,16 +20,14 @@ from gamlens.capture.layer_points import TokenGrid, tensors
 
 Find = Callable[[Tensor], "Positions | None"]
 NOWHERE = -1
-MOVES = frozenset(
-    (
-        *("view", "reshape", "permute", "transpose", "flatten", "unflatten", "getitem", "contiguous", "roll"),
-        *("squeeze", "unsqueeze", "expand", "expand_as", "movedim", "swapaxes", "swapdims", "chunk", "split"),
-        *("unbind", "clone", "stack", "cat", "concat", "flip", "repeat", "narrow", "select", "index_select"),
-        *("view_as", "t", "tensor_split", "split_with_sizes", "reshape_as", "adjoint", "take_along_dim", "gather"),
-    )
-)
-REDUCES = frozenset(("max", "amax", "mean", "sum"))
-BY_QUERY = frozenset(("scaled_dot_product_attention", "multi_head_attention_forward", "native_multi_head_attention"))
+MOVES = {
+    *("view", "reshape", "permute", "transpose", "flatten", "unflatten", "getitem", "contiguous", "roll", "squeeze"),
+    *("unsqueeze", "expand", "expand_as", "movedim", "swapaxes", "swapdims", "chunk", "split", "unbind", "clone"),
+    *("stack", "cat", "concat", "flip", "repeat", "narrow", "select", "index_select", "view_as", "t", "tensor_split"),
+    *("split_with_sizes", "reshape_as", "adjoint", "take_along_dim", "gather"),
+}
+REDUCES = {"max", "amax", "mean", "sum"}
+BY_QUERY = {"scaled_dot_product_attention", "multi_head_attention_forward", "native_multi_head_attention"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +84,7 @@ def raster(shape: Sequence[int], *, channels_last: bool) -> Positions:
 
 
 def follow(
-    func: Any,
-    name: str,
-    args: Any,
-    kwargs: dict[str, Any],
-    results: list[Tensor],
-    find: Find,
+    func: Any, name: str, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Find
 ) -> list[Positions | None]:
     """The positions of what a function returned, from those of what it read."""
     nothing: list[Positions | None] = [None] * len(results)
@@ -101,7 +94,7 @@ def follow(
         if name == "unfold":
             return [_unfolded(find(args[0]), tuple(results[0].shape)), *nothing[1:]]
         if name in REDUCES:
-            return [*_reduced(args, kwargs, results, find), *nothing[1:]]
+            return [_reduced(args, kwargs, results[0], find), *nothing[1:]]
     except (RuntimeError, TypeError, IndexError, ValueError):
         return nothing
     sources = list(tensors(args))
@@ -171,15 +164,15 @@ def _unfolded(where: Positions | None, shape: tuple[int, ...]) -> Positions | No
     return Positions(torch.arange(shape[2], dtype=torch.int32).view(1, 1, -1).expand(*shape), base)
 
 
-def _reduced(args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Find) -> list[Positions | None]:
+def _reduced(args: Any, kwargs: dict[str, Any], result: Tensor, find: Find) -> Positions | None:
     """Numbers merged along a dimension keep one of their places: pooling of neighbours."""
     where = find(args[0])
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if where is None or dim is None or isinstance(dim, Tensor):
-        return [None]
+        return None
     keep = bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False))
     ids = where.ids.amax(dim=dim, keepdim=keep)
-    return [Positions(ids, where.base) if ids.shape == results[0].shape else None]
+    return Positions(ids, where.base) if ids.shape == result.shape else None
 
 
 def _pointwise(shape: tuple[int, ...], known: list[Positions]) -> Positions | None:

@@ -19,6 +19,7 @@ from gamlens.capture.layer_points import LayerPoint, TokenGrid, function_name, o
 from gamlens.models.discovery import positions
 from gamlens.models.discovery.positions import Positions
 
+LONGEST_CHAIN = 6
 _PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
 
 
@@ -36,13 +37,13 @@ class Node:
         sole_result: Whether it is all that its function returned.
     """
 
+    tensor: Tensor
     shape: tuple[int, ...]
     order: int
     inputs: tuple[Node, ...]
     func: str
     scope: tuple[str, ...]
     names: list[str] = field(default_factory=list)
-    is_float: bool = True
     channels_last: bool = False
     positions: Positions | None = None
     from_tokens: bool = False
@@ -56,19 +57,19 @@ class Node:
     @property
     def grid(self) -> TokenGrid | None:
         """Where its tokens lie; None for a map, and for what has no places."""
-        return self.positions.grid if self.positions is not None and self.is_float else None
-
-    @property
-    def has_places(self) -> bool:
-        """Whether its numbers lie at more than one place."""
-        return self.positions is not None and self.positions.several
+        return self.positions.grid if self.positions is not None and self.tensor.is_floating_point() else None
 
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of an activation with more than one position."""
         if (grid := self.grid) is not None:
             return grid.height, grid.width
-        if len(self.shape) != 4 or not self.is_float or self.from_tokens or self.positions is not None:
+        if (
+            len(self.shape) != 4
+            or self.from_tokens
+            or self.positions is not None
+            or not self.tensor.is_floating_point()
+        ):
             return None
         height, width = self.shape[1:3] if self.channels_last else self.shape[2:4]
         return (height, width) if height * width > 1 else None
@@ -76,10 +77,6 @@ class Node:
     @property
     def channels(self) -> int:
         return self.shape[-1 if self.channels_last or self.grid else 1]
-
-    def octave(self, image: tuple[int, int]) -> int | None:
-        """How often the image was halved to come to this size; padding does not change it."""
-        return round(math.log2(max(image[0] / self.size[0], 1))) if self.size else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ class Recorder(TorchFunctionMode):
     it is made.
 
     Attributes:
-        all, kept: The nodes and their tensors, in the order in which they were made.
+        all: The nodes, in the order in which they were made.
         calls, runs: The runs of modules, and how often each module ran.
         events: When each module began (`module:input`) and ended (`module`).
     """
@@ -107,7 +104,6 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.model, self.thread, self.start = model, threading.get_ident(), start
         self.nodes: dict[int, Node] = {}
-        self.kept: list[Tensor] = []
         self.all: list[Node] = []
         self.calls: list[ModuleCall] = []
         self.runs: Counter[str] = Counter()
@@ -131,18 +127,38 @@ class Recorder(TorchFunctionMode):
         """The node of a tensor; None where the forward did not make it."""
         return self.nodes.get(id(tensor))
 
+    def octave(self, node: Node) -> int | None:
+        """How often the image was halved to come to the node's size; padding does not change it."""
+        return round(math.log2(max(self.all[0].shape[-2] / node.size[0], 1))) if node.size else None
+
+    def point(self, node: Node) -> LayerPoint | None:
+        """How `node` is written down: a module that runs once, else functions applied to such a module's output."""
+        chain: tuple[str, ...] = ()
+        last, grid = node.channels_last and node.size is not None and node.grid is None, node.grid is not None
+        for _ in range(LONGEST_CHAIN):
+            once = [name for name in node.names if self.runs[name] == 1]
+            if once:
+                name = min(once, key=lambda name: name.count("."))
+                return LayerPoint(name, chain=chain, channels_last=last, tokens=grid)
+            if not node.inputs or not node.func:
+                return None
+            source = max(node.inputs, key=lambda source: source.order)
+            if sum(other.func == node.func and source in other.inputs for other in self.all) != 1:
+                return None
+            chain, node = (node.func, *chain), source
+        return None
+
     def _node(self, tensor: Tensor, inputs: tuple[Node, ...], func: str) -> Node:
         scope = tuple(name for name, _ in self.stack)
-        node = Node(tuple(tensor.shape), len(self.all), inputs, func, scope, is_float=tensor.is_floating_point())
+        node = Node(tensor, tuple(tensor.shape), len(self.all), inputs, func, scope)
         if len(node.shape) == 4 and inputs:
             node.channels_last = inputs[0].channels_last and len(inputs[0].shape) == 4
         self.nodes[id(tensor)] = node
-        self.kept.append(tensor)
         self.all.append(node)
         return node
 
     def _known(self, value: Any) -> tuple[Node, ...]:
-        found = (self.nodes.get(id(tensor)) for tensor in tensors(value))
+        found = map(self.node, tensors(value))
         return tuple(dict.fromkeys(node for node in found if node is not None and node.live))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -158,9 +174,10 @@ class Recorder(TorchFunctionMode):
             torch.set_grad_enabled(True)
             result = result.detach().requires_grad_(True).clone()
         name, results = function_name(func), list(tensors(result))
-        places: list[Positions | None] = [None] * len(results)
-        if self.start is None and _must_follow(name, inputs, results):
-            places = positions.follow(func, name, args, kwargs, results, self._positions)
+        known = self.start is None and _must_follow(name, inputs, results)
+        places = (
+            positions.follow(func, name, args, kwargs, results, self._positions) if known else [None] * len(results)
+        )
         for tensor, where in zip(results, places, strict=True):
             node = self._node(tensor, inputs, name)
             if node.func == "permute" and (dims := _dims(args, kwargs)) in _PERMUTES:
@@ -171,7 +188,7 @@ class Recorder(TorchFunctionMode):
 
     def _positions(self, tensor: Tensor) -> Positions | None:
         """Positions of a tensor that depends on the image: its own, or those of a map."""
-        node = self.nodes.get(id(tensor))
+        node = self.node(tensor)
         if node is None or not node.live:
             return None
         if node.positions is None and len(node.shape) == 4 and node.size is not None:
@@ -190,7 +207,7 @@ class Recorder(TorchFunctionMode):
         self.events.append(LayerPoint(name))
         gave = None
         for tensor in tensors(output):
-            node = self.nodes.get(id(tensor))
+            node = self.node(tensor)
             if (node is None and id(tensor) not in self.constants) or (node is not None and not node.live):
                 node = self._node(tensor, self._known(args), type(module).__name__.lower())
             if node is not None and tensor is only_tensor(output):
@@ -198,31 +215,6 @@ class Recorder(TorchFunctionMode):
                 node.names.append(name)
         self.calls.append(ModuleCall(name, self.stack.pop()[1], gave))
         self.runs[name] += 1
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Nodes between the image and the target: `gates` are on every path, `others` on some."""
-
-    gates: list[Node]
-    others: list[Node]
-
-
-def paths(recorder: Recorder, target: Node) -> Paths:
-    """Count the paths from the image to `target` through every node; through a gate run all of them."""
-    down = {recorder.all[0]: 1}
-    for node in recorder.all[1:]:
-        if (count := sum(down.get(source, 0) for source in node.inputs)) > 0:
-            down[node] = count
-    up = {target: 1}
-    for node in sorted(down, key=lambda node: -node.order):
-        if node in up:
-            for source in node.inputs:
-                up[source] = up.get(source, 0) + up[node]
-    total = down.get(target, 0)
-    through = [node for node in down if node in up]
-    found = [node for node in through if down[node] * up[node] == total]
-    return Paths(found, [node for node in through if node not in set(found)])
 
 
 def _must_follow(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
@@ -236,7 +228,7 @@ def _place(node: Node, where: Positions | None) -> None:
     tokens = any(own.from_tokens or (own.positions is not None and len(own.shape) < 5) for own in node.inputs)
     fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
     node.from_tokens = tokens and not (fresh and len(node.shape) == 4)
-    if where is None or not node.is_float:
+    if where is None or not node.tensor.is_floating_point():
         return
     if where.channels_last is not None:
         node.channels_last, node.from_tokens = where.channels_last, False

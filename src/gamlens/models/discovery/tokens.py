@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from gamlens.capture.layer_points import LayerPoint
-from gamlens.models.discovery.recorder import Node, Paths, Recorder
+from gamlens.models.discovery.recorder import Node, Recorder
 
-Name = Callable[[Node], LayerPoint | None]
+Pick = tuple[Node, LayerPoint]
 NORMS = ("layer_norm", "rms_norm", "batch_norm", "group_norm")
 TRIES = (8, 40, 10**6)  # how many of the last gates are looked at first, and then
 ATTENDS = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "softmax", "einsum", "bmm")
@@ -43,12 +44,11 @@ def reached(rerun: Callable[[int], Recorder], recorder: Recorder, spatial: list[
             if [node.shape for node in again.all] != [node.shape for node in recorder.all]:
                 return spatial
             with torch.enable_grad():
-                value = again.kept[target.order]
+                value = again.all[target.order].tensor
                 generator = torch.Generator().manual_seed(0)
                 weights = torch.randn(value.shape, generator=generator).to(value.device, value.dtype)
-                found = torch.autograd.grad(
-                    (value * weights).sum(), [again.kept[node.order] for node in late], allow_unused=True
-                )
+                wanted = [again.all[node.order].tensor for node in late]
+                found = torch.autograd.grad((value * weights).sum(), wanted, allow_unused=True)
             alive = [node for node, grad in zip(late, found, strict=True) if grad is not None and _matters(node, grad)]
             if alive:
                 return spatial[: spatial.index(alive[-1]) + 1]
@@ -61,34 +61,36 @@ def _matters(node: Node, gradient: Tensor) -> bool:
     return bool((node.grid.image(gradient) if node.grid is not None else gradient).any())
 
 
-def per_block(recorder: Recorder, group: list[Node], name: Name, *, norms: bool) -> list[tuple[Node, LayerPoint]]:
+def per_block(recorder: Recorder, group: list[Node], *, norms: bool) -> list[Pick]:
     """One point for each transformer block of one resolution: its output, or with `norms` the norm that reads it.
 
     A block is a module that is repeated and whose output is a gate. Which of the two is better for which pooling is
     measured in docs/transformers.md.
     """
-    patterns: Counter[str] = Counter()
-    own: dict[Node, set[str]] = {}
-    for node in group:
-        own[node] = {re.sub(r"\d+", "#", text) for text in node.names if any(letter.isdigit() for letter in text)}
-        patterns.update(own[node])
+    own = {node: {_pattern(name) for name in node.names if _pattern(name) != name} for node in group}
+    patterns = Counter(chain.from_iterable(own.values()))
     best = max(patterns, key=lambda pattern: (patterns[pattern], -pattern.count(".")), default="")
     if not best:
-        return [(node, point) for node in group if (point := name(node)) is not None][-1:]
-    found: list[tuple[Node, LayerPoint]] = []
+        return [(node, point) for node in group if (point := recorder.point(node)) is not None][-1:]
+    found: list[Pick] = []
     for node in (node for node in group if best in own[node]):
         chosen = _norm_of(recorder, node) if norms else None
-        point = name(chosen) if chosen is not None and chosen.grid is not None else None
+        point = recorder.point(chosen) if chosen is not None and chosen.grid is not None else None
         if chosen is None or point is None:
-            chosen, point = node, _as_block(node, name(node), best)
+            chosen, point = node, _as_block(node, recorder.point(node), best)
         if point is not None:
             found.append((chosen, point))
     return found
 
 
+def _pattern(name: str) -> str:
+    """The name with its numbers left open: `blocks.#` for `blocks.11`."""
+    return re.sub(r"\d+", "#", name)
+
+
 def _as_block(node: Node, point: LayerPoint | None, pattern: str) -> LayerPoint | None:
     """A block's output under the block's own name, not that of the list that it ends."""
-    own = [text for text in node.names if re.sub(r"\d+", "#", text) == pattern]
+    own = [name for name in node.names if _pattern(name) == pattern]
     return replace(point, module=own[0]) if point is not None and own and not point.chain else point
 
 
@@ -98,12 +100,12 @@ def _norm_of(recorder: Recorder, node: Node) -> Node | None:
     return next((other for other in readers if other.names and other.func in NORMS), None)
 
 
-def pooling(found: Paths, last: Node) -> str:
-    """How one vector comes from the last gate with positions: what reads it without keeping positions."""
+def pooling(nodes: list[Node], last: Node) -> str:
+    """How one vector comes from the last gate with positions: which of the nodes read it without keeping positions."""
     placed, words = {last}, []
-    for node in sorted({*found.gates, *found.others}, key=lambda node: node.order):
+    for node in sorted(nodes, key=lambda node: node.order):
         if any(source in placed for source in node.inputs):
-            if node.size is not None or node.has_places:
+            if node.size is not None or (node.positions is not None and node.positions.several):
                 placed.add(node)
             else:
                 words.append(POOLS.get(node.func, f"by {node.func}"))

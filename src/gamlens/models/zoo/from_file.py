@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, near, reworded
 
 
 def from_file(text: str) -> Any:
@@ -26,15 +26,12 @@ def from_file(text: str) -> Any:
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
-        build = getattr(module, name, None)
-        if not callable(build):
-            functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            raise GamlensError(f"{place!r} has no function {name!r}: {near(name, functions)}")
-        return build()
-    except GamlensError:
-        raise
-    except Exception as error:
-        raise GamlensError(f"{text!r} failed: {type(error).__name__}: {error}") from error
+        with reworded(f"{text!r} failed"):
+            spec.loader.exec_module(module)
+            build = getattr(module, name, None)
+            if not callable(build):
+                functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+                raise GamlensError(f"{place!r} has no function {name!r}: {near(name, functions)}")
+            return build()
     finally:
         sys.path.remove(str(file.parent.resolve()))

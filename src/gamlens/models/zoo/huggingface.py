@@ -8,14 +8,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gamlens.data.reading import import_extra
-from gamlens.errors import GamlensError, warn
-from gamlens.models.checkpoint import fill
+from gamlens.errors import GamlensError, reworded, warn
+from gamlens.models.checkpoint import LoadedWeights, fill
 from gamlens.models.network import Network
 
 HF_PREFIX = "hf/"
@@ -48,14 +49,14 @@ class ImageTower(nn.Module):
         return vector(self.dual.get_image_features(pixel_values=images, **options))
 
 
-def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def build(name: str, weights: LoadedWeights = None) -> Network:
     """A model of the hub or of a folder, with its processor and labels."""
     package, place = transformers(), name.removeprefix(HF_PREFIX)
     try:
         config = package.AutoConfig.from_pretrained(place)
         make = _maker(package, config)
         missing: list[str] = []
-        if random or tensors is not None:
+        if weights is not None:
             module = make.from_config(config) if hasattr(make, "from_config") else make(config)
         else:
             module, report = make.from_pretrained(place, output_loading_info=True)
@@ -65,11 +66,11 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
             f"{name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). Give an ID of the hub "
             "or a folder with config.json and weights; offline, the folder. weights='random' needs config.json alone."
         ) from error
-    if tensors is not None:
-        fill(module, tensors, name=name)
+    if isinstance(weights, dict):
+        fill(module, weights, name=name)
     if heads := [key for key in missing if "pooler" not in key]:
         warn(f"{name} has no weights for {', '.join(heads[:4])}: they are random.")
-    network = replace(adopt(module.eval()), name=name, weights="random" if random else place)
+    network = replace(adopt(module.eval()), name=name, weights=place)
     if any("pooler" in key for key in missing):
         network = replace(network, output=_class_token)
     network = replace(network, **_processor(package, place, network))
@@ -82,7 +83,8 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
 
 def adopt(module: Any) -> Network:
     """A module of transformers as a Network: its image half where it is a dual encoder."""
-    config, dual = module.config, is_dual(module)
+    config = module.config
+    dual = hasattr(module, "get_image_features") and hasattr(module, "get_text_features")
     names = getattr(config, "id2label", None) or {}
     labels = tuple(str(names[number]) for number in sorted(names))
     side = _side(config)
@@ -102,10 +104,6 @@ def adopt(module: Any) -> Network:
 def is_ours(module: nn.Module) -> bool:
     """Whether a module is one of transformers, without importing it."""
     return hasattr(getattr(module, "config", None), "model_type") and hasattr(module, "main_input_name")
-
-
-def is_dual(module: Any) -> bool:
-    return hasattr(module, "get_image_features") and hasattr(module, "get_text_features")
 
 
 def vector(output: Any) -> Tensor:
@@ -190,17 +188,17 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tensor]:
     """The text half: captions -> embeddings (T,D). The tokenizer is loaded when the first caption comes."""
-    loaded: list[Any] = []
+
+    @cache
+    def tokenizer() -> Any:
+        what = f"hf/{place} has no tokenizer, so captions cannot be read"
+        with reworded(what, OSError, ValueError, ImportError, KeyError):
+            return package.AutoTokenizer.from_pretrained(place)
 
     def encode(captions: Sequence[str]) -> Tensor:
-        if not loaded:
-            try:
-                loaded.append(package.AutoTokenizer.from_pretrained(place))
-            except (OSError, ValueError, ImportError, KeyError) as error:
-                raise GamlensError(f"hf/{place} has no tokenizer, so captions cannot be read: {error}") from error
-        fixed = {"padding": "max_length"} if dual.config.model_type.startswith("siglip") else {"padding": True}
+        padding = "max_length" if dual.config.model_type.startswith("siglip") else True
         longest = getattr(dual.config.text_config, "max_position_embeddings", None)
-        batch = loaded[0](list(captions), return_tensors="pt", truncation=True, max_length=longest, **fixed)
+        batch = tokenizer()(list(captions), return_tensors="pt", truncation=True, max_length=longest, padding=padding)
         device = next(dual.parameters()).device
         with torch.no_grad():
             return vector(dual.get_text_features(**{key: value.to(device) for key, value in batch.items()}))

@@ -30,16 +30,7 @@ class LeNet5(nn.Module):
         return logits
 
 
-def lenet5(*, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def lenet5(weights: checkpoint.LoadedWeights = None) -> Network:
     """LeNet-5 with the weights of a file, or untrained ones."""
-    module, _ = checkpoint.build("lenet5", lambda _: LeNet5(), len(DIGITS), tensors, random=random)
-    return Network(
-        module,
-        "lenet5",
-        "random" if random else "file",
-        size=(28, 28),
-        mean=(0.1307,),
-        std=(0.3081,),
-        short=28,
-        labels=DIGITS,
-    )
+    module, _ = checkpoint.build("lenet5", lambda _: LeNet5(), len(DIGITS), weights)
+    return Network(module, "lenet5", "file", size=(28, 28), mean=(0.1307,), std=(0.3081,), short=28, labels=DIGITS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, near
 from gamlens.models import checkpoint
@@ -21,7 +19,7 @@ def timm() -> Any:
     return import_extra("timm", "This model", extra="timm")
 
 
-def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     """A timm model; its own weights come through timm's download cache."""
     package, own_name = timm(), name.removeprefix(TIMM_PREFIX)
     if not package.is_model(own_name):
@@ -30,17 +28,11 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
         name,
         lambda classes: package.create_model(own_name, num_classes=classes),
         int(package.get_pretrained_cfg_value(own_name, "num_classes") or 1000),
-        tensors,
-        random=random,
+        weights,
         pretrained=lambda: package.create_model(own_name, pretrained=True),
     )
-    return Network(
-        module,
-        name,
-        "random" if random else name,
-        labels=imagenet_labels() if classes == 1000 else (),
-        **input_of(package.data.resolve_model_data_config(module)),
-    )
+    labels = imagenet_labels() if classes == 1000 else ()
+    return Network(module, name, name, labels=labels, **input_of(package.data.resolve_model_data_config(module)))
 
 
 def input_of(config: Any) -> dict[str, Any]:

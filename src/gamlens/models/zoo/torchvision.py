@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from torch import Tensor
-
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
 
@@ -26,29 +24,21 @@ def imagenet_labels() -> tuple[str, ...]:
     return tuple(ResNet50_Weights.IMAGENET1K_V2.meta["categories"])
 
 
-def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     """A torchvision classifier; its own weights come through torchvision's download cache."""
     from torchvision import models
 
-    weights: Any = models.get_model_weights(name).DEFAULT
-    preset, labels = weights.transforms(), tuple(weights.meta["categories"])
+    own: Any = models.get_model_weights(name).DEFAULT
+    preset, labels = own.transforms(), tuple(own.meta["categories"])
     quiet: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
     module, classes = checkpoint.build(
         name,
         lambda classes: models.get_model(name, weights=None, num_classes=classes, **quiet),
         len(labels),
-        tensors,
-        random=random,
-        pretrained=lambda: models.get_model(name, weights=weights),
+        weights,
+        pretrained=lambda: models.get_model(name, weights=own),
     )
-    side = int(preset.crop_size[0])
-    return Network(
-        module,
-        name,
-        "random" if random else str(weights),
-        size=(side, side),
-        mean=tuple(preset.mean),
-        std=tuple(preset.std),
-        short=int(preset.resize_size[0]),
-        labels=labels if classes == len(labels) else (),
-    )
+    size, short = (int(preset.crop_size[0]),) * 2, int(preset.resize_size[0])
+    mean, std = tuple(preset.mean), tuple(preset.std)
+    labels = labels if classes == len(labels) else ()
+    return Network(module, name, str(own), size=size, mean=mean, std=std, short=short, labels=labels)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from gamlens.data.class_names import COCO_CLASSES, VOC_CLASSES
 from gamlens.models import checkpoint
 from gamlens.models.network import Network
@@ -12,7 +10,7 @@ from gamlens.models.zoo.timm import timm
 LABELS_BY_COUNT = {len(names): names for names in (COCO_CLASSES, VOC_CLASSES)}
 
 
-def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool = False) -> Network:
+def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     """TResNet in timm's architecture; a public checkpoint (in-place ABN) is translated by timm's own filter.
 
     The number of classes is the checkpoint's; 80 and 20 have their names.
@@ -22,19 +20,11 @@ def build(name: str, *, tensors: dict[str, Tensor] | None = None, random: bool =
         name,
         lambda classes: package.create_model(name, num_classes=classes),
         len(COCO_CLASSES),
-        tensors,
-        random=random,
+        weights,
         pretrained="the public multi-label checkpoint for MS-COCO or Pascal VOC",
-        translate=lambda found, module: package.models.tresnet.checkpoint_filter_fn(found, module),
+        translate=package.models.tresnet.checkpoint_filter_fn,
     )
+    size, labels = (448, 448), LABELS_BY_COUNT.get(classes, ())
     return Network(
-        module,
-        name,
-        "random" if random else "file",
-        size=(448, 448),
-        mean=(0.0, 0.0, 0.0),
-        std=(1.0, 1.0, 1.0),
-        short=512,
-        labels=LABELS_BY_COUNT.get(classes, ()),
-        multi_label=True,
+        module, name, "file", size=size, mean=(0.0,) * 3, std=(1.0,) * 3, short=512, labels=labels, multi_label=True
     )
