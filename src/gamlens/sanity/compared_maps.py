@@ -53,11 +53,13 @@ def of_classes(
         raise GamlensError(f"One class an image is compared, found {len(chosen)} for {len(pictures)} images.")
     control = edges(at_least_float32(lens.prepare(pictures).batches[0]))
 
-    def make(look: Lens) -> MethodMaps:
-        both = zip(groups, pieces(chosen, batch), strict=True)
-        return _joined([_class_maps(look, part, aims, names, n) for part, aims in both]) | {EDGES: control}
+    def maps(look: Lens, part: Sequence[Picture], aims: Sequence[int]) -> MethodMaps:
+        read = [name for name in names if methods.find(name).kind != "input"]
+        trace = look.trace(part, aims, n=n, keep_graph=False) if read else None
+        found = {name: trace.explain(name, n).maps for name in read} if trace is not None else {}
+        return {name: found[name] if name in found else look.classify(part, aims, method=name).maps for name in names}
 
-    return make
+    return lambda look: _joined(maps, look, groups, pieces(chosen, batch)) | {EDGES: control}
 
 
 def of_pairs(
@@ -68,37 +70,23 @@ def of_pairs(
     _check(names, pairs=True)
     control = _alternating(*(edges(at_least_float32(lens.prepare(side).batches[0])) for side in (x, y)))
 
-    def make(look: Lens) -> MethodMaps:
-        both = zip(pieces(x, batch), pieces(y, batch), strict=True)
-        return _joined([_pair_maps(look, left, right, names, score, n) for left, right in both]) | {EDGES: control}
+    def maps(look: Lens, left: Sequence[Picture], right: Sequence[Picture]) -> MethodMaps:
+        trace = look.trace_pair(left, right, n=n)
+        trace.sides(score, keep=False)
+        trace.release()
+        found = {}
+        for name in names:
+            own = methods.find(name).kind == "input"
+            result = look.compare(left, right, method=name, score=score) if own else trace.explain(name, n, score=score)
+            found[name] = _alternating(result.x.maps, result.y.maps)
+        return found
 
-    return make
-
-
-def _class_maps(look: Lens, part: Sequence[Picture], aims: Sequence[int], names: Sequence[str], n: int) -> MethodMaps:
-    """Maps (B,H,W) of every method, those that read blocks from one trace."""
-    found = {name: look.classify(part, aims, method=name).maps for name in names if methods.find(name).kind == "input"}
-    if reading_blocks := [name for name in names if name not in found]:
-        trace = look.trace(part, aims, n=n, keep_graph=False)
-        found |= {name: trace.explain(name, n).maps for name in reading_blocks}
-    return {name: found[name] for name in names}
+    return lambda look: _joined(maps, look, pieces(x, batch), pieces(y, batch)) | {EDGES: control}
 
 
-def _pair_maps(
-    look: Lens, left: Sequence[Picture], right: Sequence[Picture], names: Sequence[str], score: str, n: int
-) -> MethodMaps:
-    trace = look.trace_pair(left, right, n=n)
-    trace.sides(score, keep=False)
-    trace.release()
-    found = {}
-    for name in names:
-        own = methods.find(name).kind == "input"
-        result = look.compare(left, right, method=name, score=score) if own else trace.explain(name, n, score=score)
-        found[name] = _alternating(result.x.maps, result.y.maps)
-    return found
-
-
-def _joined(parts: Sequence[MethodMaps]) -> MethodMaps:
+def _joined(make: Callable[..., MethodMaps], look: Lens, *groups: Sequence[Any]) -> MethodMaps:
+    """The maps that `make` gives for each batch, a part of every one of `groups`, in one tensor per method."""
+    parts = [make(look, *batch) for batch in zip(*groups, strict=True)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -111,16 +112,20 @@ def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[st
     ends: dict[str, int] = {}
     places: dict[str, float] = {}
     owners = {name: module for name, module in model.named_modules() if _own(module)}
+
+    def stamp(into: dict[str, Any], name: str, *_: Any) -> None:
+        into[name] = next(clock)
+
     with model_guard(model), ExitStack() as stack:
         for name, module in owners.items():
-            stack.callback(module.register_forward_hook(_stamp(ends, name, clock)).remove)
+            stack.callback(module.register_forward_hook(partial(stamp, ends, name)).remove)
         for point in points:
             if point.module == OUTPUT and not has_output_module(model):
                 places[str(point)] = math.inf
                 continue
-            at, stamp = model.get_submodule(point.module), _stamp(places, str(point), clock)
-            hook = at.register_forward_pre_hook(stamp) if point.reads_input else at.register_forward_hook(stamp)
-            stack.callback(hook.remove)
+            at = model.get_submodule(point.module)
+            register = at.register_forward_pre_hook if point.reads_input else at.register_forward_hook
+            stack.callback(register(partial(stamp, places, str(point))).remove)
         try:
             model(as_model_takes(lens, image).clone())
         except Exception as error:
@@ -134,10 +139,3 @@ def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[st
 def _own(module: nn.Module) -> bool:
     tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
     return any(tensor.is_floating_point() for tensor in tensors)
-
-
-def _stamp(into: dict[str, Any], name: str, clock: Iterator[int]) -> Callable[..., None]:
-    def hook(*_: Any) -> None:
-        into[name] = next(clock)
-
-    return hook
