@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.cli import app, common, show_runs
+from gamlens.cli import app, common, show
 from gamlens.data import Manifest, align, align_manifest, load, pairs, small
 from gamlens.engine import RunFolder
 from gamlens.evaluation import results, tables
@@ -290,8 +290,8 @@ def test_pairs_are_no_items_of_classes(root: Path) -> None:
 
 def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """An interval breaks before its bracket or not at all."""
-    monkeypatch.setattr(show_runs, "out_console", Console(width=48))
-    show_runs._print("t", ("metric", "method", "n=1", "n=2"), [("IoU", "GAM", "62.75 [51.4, 73.6]", "5.00 [1.0, 9.0]")])
+    monkeypatch.setattr(show, "out_console", Console(width=48))
+    show._print("t", ("metric", "method", "n=1", "n=2"), [("IoU", "GAM", "62.75 [51.4, 73.6]", "5.00 [1.0, 9.0]")])
     printed = capsys.readouterr().out
     assert "[51.4, 73.6]" in printed
     assert "[1.0, 9.0]" in printed

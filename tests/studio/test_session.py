@@ -63,6 +63,16 @@ def test_a_file_that_is_no_photo_goes_with_the_next(tmp_path: Path) -> None:
     assert not files[1].exists()
 
 
+def test_a_file_that_is_no_photo_and_is_given_again_is_still_there(tmp_path: Path) -> None:
+    session, file = Sessions().get("me"), tmp_path / "one.jpg"
+    file.write_text("no image")
+    for _ in range(2):
+        with pytest.raises(GamlensError, match=r"Cannot read 'one\.jpg'"):
+            session.set_photo("photo", file)
+    session.close()
+    assert not file.exists()
+
+
 def test_examples_are_never_deleted(tmp_path: Path) -> None:
     examples = copy_examples(tmp_path)
     assert set(examples.of("class")) == {"cheetah", "lion", "cat", "coffee", "both"}

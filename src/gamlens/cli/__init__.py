@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gamlens import __version__
-from gamlens.cli import evaluate, explain, figure, sanity, search_command, show_runs, studio
+from gamlens.cli import evaluate, explain, sanity, search_command, show
 from gamlens.cli.common import app, say
 
 ORDER = "classify compare blocks demo search evaluate table subset figure report ablate studio"

@@ -1,8 +1,9 @@
-"""What the commands share: how they are added, what they print, errors for people, and a Lens from options."""
+"""What the commands share: how they are added, what they print, how far they are, errors for people, a Lens."""
 
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -20,6 +22,7 @@ from gamlens.models import from_file
 
 out_console = Console()
 err_console = Console(stderr=True)
+SECONDS_BETWEEN_LINES = 60.0
 app = typer.Typer(
     name="gamlens",
     help="Why does a vision model think so? Saliency for classes and for pairs of images.",
@@ -96,6 +99,62 @@ def errors_as_lines(*, resumes: bool = False) -> Iterator[None]:
             kept = "what is finished is kept; the same command goes on from there."
             tell("stopped", kept if resumes else "nothing of this is kept; the same command starts over.", "yellow")
             raise typer.Exit(130) from error
+
+
+class TerminalProgress(Progress):
+    """A bar on standard error; nothing is shown where that is no terminal, or with `quiet`."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        columns = "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        hidden = quiet or not err_console.is_terminal
+        super().__init__(*columns, console=err_console, transient=True, disable=hidden)
+
+
+@contextmanager
+def steps(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """A bar for a known number of steps: call it with the name of each step as the step begins."""
+    with TerminalProgress(quiet=quiet) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda name: bar.update(task, description=name, advance=1)
+
+
+class ItemProgress(TerminalProgress):
+    """A bar for many items: call it with the number of items and of errors so far.
+
+    It shows the rate, the time left and the errors. Where standard error is no terminal, it prints them as a line
+    every minute.
+    """
+
+    def __init__(self, what: str, total: int) -> None:
+        super().__init__()
+        self.what, self.total = what, total
+        self.task = self.add_task(what, total=total)
+        self.began = self.said = time.monotonic()
+        self.first: int | None = None
+
+    def __call__(self, items: int, errors: int) -> None:
+        if self.first is None:
+            self.first, self.began = items, time.monotonic()
+            if 1 < items < self.total:
+                note(f"going on after {items} of {self.total} items")
+        line = self.line(items, errors)
+        self.update(self.task, completed=items, description=line)
+        if not err_console.is_terminal and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
+            self.said = time.monotonic()
+            err_console.print(f"{items} of {self.total} items, {line}", highlight=False, soft_wrap=True)
+
+    def line(self, items: int, errors: int) -> str:
+        """`localization: 12.3 items a second, 1:05:00 left, 2 errors`."""
+        seconds = time.monotonic() - self.began
+        done = items - (self.first or 0)
+        parts = []
+        if done and seconds > 0:
+            left = round((self.total - items) * seconds / done)
+            clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+            parts = [f"{done / seconds:.1f} items a second", f"{clock} left"]
+        if errors:
+            parts.append(f"{errors} errors")
+        return f"{self.what}: {', '.join(parts)}" if parts else self.what
 
 
 def make_lens(

@@ -11,9 +11,8 @@ from typer import Argument, Option
 from gamlens import Lens
 from gamlens import data as datasets
 from gamlens.cli import options
-from gamlens.cli.common import command, exit_with_failures, lens_maker, make_lens, note, say, say_table
-from gamlens.cli.progress import ItemProgress
-from gamlens.cli.show_runs import show_cells
+from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
+from gamlens.cli.show import show_cells
 from gamlens.data import DATASETS, Dataset, Manifest
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, Registry

@@ -1,4 +1,4 @@
-"""The commands that explain: classify, compare, blocks, demo."""
+"""The commands that explain: classify, compare, blocks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typer import Argument, Option
 
 from gamlens import METHODS, Explanation, GamlensError, PairExplanation, render
 from gamlens.cli import options
-from gamlens.cli.common import command, exit_with_failures, make_lens, say, say_json, say_table, tell
-from gamlens.cli.progress import ItemProgress, steps
+from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.explanation import file_stem
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import find_images
@@ -89,12 +88,12 @@ def compare(
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     result: Explanation | PairExplanation
     if b is None:
-        score, name, last = "cosine", file_stem(Path(a).stem), "One map per caption"
+        score, name = "cosine", file_stem(Path(a).stem)
         result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
         rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
         found: dict[str, Any] = {"captions": [{"text": name, "score": value, "box": box} for name, value, box in rows]}
     else:
-        name, last = f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}", "Both maps"
+        name = f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}"
         result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
         boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
         rows = [(Path(b).name, float(result.scores[0]), boxes)]
@@ -106,7 +105,7 @@ def compare(
         return
     for other, value, _ in rows:
         say(Text.assemble((f"{score} {value:.4f}", "bold"), f"  {Path(a).name}  ~  {other}"))
-    say(f"{last}: {place if b is None else written[-1]}")
+    say(f"One map per caption: {place}" if b is None else f"Both maps: {written[-1]}")
 
 
 @command("blocks resnet50")
@@ -123,16 +122,6 @@ def blocks(model: Annotated[str, Argument(help=options.MODEL_HELP)], weights: op
     say(f"pooling    {lens.layout.pooling}")
     if aside := {stage.grid.aside for stage in lens.layout.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
-
-
-@command("demo --out demo")
-def demo(out: options.PageFolder = Path("demo")) -> None:
-    """Explain bundled photos with the embedded model: a page to look at, no download."""
-    from gamlens.report import demo as show
-
-    with steps("looking", show.STEPS) as step:
-        page = show.run(out, step=step)
-    say(f"Open {page}")
 
 
 def _show_classes(results: list[work.FileResult]) -> None:

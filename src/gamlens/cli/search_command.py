@@ -12,8 +12,7 @@ from typer import Option
 
 from gamlens import METHODS, GamlensError, Lens, render
 from gamlens.cli import options
-from gamlens.cli.common import command, make_lens, note, say, say_json, say_table, tell
-from gamlens.cli.progress import ItemProgress
+from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, say_table, tell
 from gamlens.report import search as work
 from gamlens.report.image_files import find_images
 
@@ -116,7 +115,6 @@ def _show(answers: list[work.QueryMatches], score: str) -> None:
             lines.append((*cells, os.path.relpath(match["file"], base or ".")))
     place = Column(f"in {base}" if base else "file", overflow="fold")
     say_table(("query", "match", score, place), lines, box=None, pad_edge=False)
-    own = [answer.query for answer in answers if answer.left_out]
-    if own:
+    if own := [answer.query for answer in answers if answer.left_out]:
         which = Path(own[0]).name if len(own) == 1 else f"{len(own)} queries"
         note(f"{which}: the same file is there too and is left out; --with-self keeps it.")

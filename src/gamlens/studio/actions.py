@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec
 
@@ -25,8 +26,7 @@ HINTS: dict[TabName, str] = {
 }
 HOW_TO_READ = "A map shows where the score comes from, not how much it is."
 ABOUT_POINTS = "is a sum over pairs of positions, one of each photo. Here are the parts of one."
-POINT_TIP = "Click a spot in either photo to see what matches it in the other."
-ActionArguments = ParamSpec("ActionArguments")
+Given = ParamSpec("Given")
 
 
 class TabUpdate(NamedTuple):
@@ -41,14 +41,12 @@ class TabUpdate(NamedTuple):
 
 
 def _with_session(
-    action: Callable[Concatenate[Actions, Session, ActionArguments], TabUpdate],
-) -> Callable[Concatenate[Actions, str, ActionArguments], TabUpdate]:
+    action: Callable[Concatenate[Actions, Session, Given], TabUpdate],
+) -> Callable[Concatenate[Actions, str, Given], TabUpdate]:
     """Make an action take a session's id: it runs with the session locked, and an error becomes a message."""
 
     @functools.wraps(action)
-    def run(
-        self: Actions, session_id: str, /, *args: ActionArguments.args, **options: ActionArguments.kwargs
-    ) -> TabUpdate:
+    def run(self: Actions, session_id: str, /, *args: Given.args, **options: Given.kwargs) -> TabUpdate:
         session = self.sessions.get(session_id)
         try:
             with session.lock:
@@ -62,12 +60,12 @@ def _with_session(
     return run
 
 
+@dataclass(frozen=True, eq=False)
 class Actions:
     """The actions of all visitors, who are told apart by session ids. They share the models and nothing else."""
 
-    def __init__(self, models: ModelCache, sessions: Sessions | None = None) -> None:
-        self.models = models
-        self.sessions = sessions if sessions is not None else Sessions()
+    models: ModelCache
+    sessions: Sessions = field(default_factory=Sessions)
 
     @_with_session
     def set_photos(self, session: Session, photos: Mapping[Slot, str | Path | None], controls: Controls) -> TabUpdate:
@@ -152,14 +150,12 @@ def _update(shown: Shown) -> TabUpdate:
     if isinstance(source, Trace):
         found, target = guesses(source), int(source.targets[0])
         chosen = next(guess for guess in found if guess.index == target)
-        about = f"{100 * chosen.probability:.1f} % likely, says {model}. {HOW_TO_READ}"
-        stage = html.stage(f"Why {chosen.name}?", about, images, notes(shown), columns=len(images))
+        lead = f"{100 * chosen.probability:.1f} % likely, says {model}. {HOW_TO_READ}"
+        stage = html.stage(f"Why {chosen.name}?", lead, images, notes(shown), columns=len(images))
         return TabUpdate(stage, html.bars(found, target), source.blocks)
     title = f"{controls.score.capitalize()} similarity {float(shown.traces[0].scores[0]):.3g}"
     if shown.point is not None:
-        stage = html.stage(title, ABOUT_POINTS, images, columns=2, back=True)
-    else:
-        columns = 3 if controls.view == "evidence" else 2
-        about = f"for {model}. {HOW_TO_READ}"
-        stage = html.stage(title, about, images, notes(shown), columns=columns, tip=POINT_TIP)
+        return TabUpdate(html.stage(title, ABOUT_POINTS, images, columns=2, points="shown"), "", source.blocks)
+    columns, lead = 3 if controls.view == "evidence" else 2, f"for {model}. {HOW_TO_READ}"
+    stage = html.stage(title, lead, images, notes(shown), columns=columns, points="ask")
     return TabUpdate(stage, "", source.blocks)

@@ -70,14 +70,8 @@ def _maps(shown: Shown) -> bytes:
 def _record(shown: Shown) -> bytes:
     """Model, photos, scores, boxes and controls as JSON: what is needed to make the picture again."""
     source, results, controls, point = shown.source, shown.results, shown.controls, shown.point
-    sides = [
-        {
-            "photo": photo.name,
-            "size": result.frames[0].original[::-1],
-            "box": result.boxes(controls.threshold).tolist()[0],
-        }
-        for photo, result in zip(shown.photos, results, strict=True)
-    ]
+    boxes = [result.boxes(controls.threshold).tolist()[0] for result in results]
+    sides = [{"photo": one.name, "size": one.size, "box": box} for one, box in zip(shown.photos, boxes, strict=True)]
     if isinstance(source, Trace):
         found: dict[str, Any] = {**sides[0], "class": results[0].names[0], "target": int(source.targets[0])}
         found |= {"score": float(source.scores[0]), "top": [asdict(guess) for guess in guesses(source)]}

@@ -44,18 +44,14 @@ def message(text: str, *, kind: str = "error") -> str:
 
 
 def stage(
-    title: str,
-    about: str,
-    images: Sequence[StageImage],
-    notes: Sequence[str] = (),
-    *,
-    columns: int = 1,
-    tip: str = "",
-    back: bool = False,
+    title: str, lead: str, images: Sequence[StageImage], notes: Sequence[str] = (), *, columns: int, points: str = ""
 ) -> str:
-    """The headline, the pictures in columns as wide as they are, so that a row has one height, and what to know."""
+    """The headline, the pictures in columns as wide as they are, so that a row has one height, and what to know.
+
+    `points` is "ask" where the page invites to click a spot of a photo, "shown" where it shows what matches one.
+    """
     ratios = [shown.image.width / shown.image.height for shown in images[:columns]]
-    return str(_fragments().stage(title, about, images, notes, ratios, tip, back))
+    return str(_fragments().stage(title, lead, images, notes, ratios, points))
 
 
 def bars(guesses: Sequence[Guess], chosen: int) -> str:

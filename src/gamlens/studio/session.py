@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from gamlens.errors import GamlensError
 from gamlens.pairs.pair_trace import PairTrace
@@ -38,7 +38,7 @@ class Session:
     photos: dict[Slot, Photo] = field(default_factory=dict)
     traces: dict[TabName, Trace | PairTrace] = field(default_factory=dict)
     point: ClickedPoint | None = None
-    refused: list[Path] = field(default_factory=list, repr=False)
+    unused: list[Path] = field(default_factory=list, repr=False)
     files: UploadedFiles = field(default_factory=UploadedFiles, repr=False)
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
@@ -55,30 +55,26 @@ class Session:
         A file that cannot be read is released with the next photo, or when the session ends, and not at once: the
         browser may still be showing it.
         """
-        old = self.photos.pop(slot, None)
-        for bad in self.refused:
-            self.files.release(bad)
-        self.refused.clear()
+        if path is not None:
+            self.files.acquire(Path(path))
+        if slot in self.photos:
+            self.unused.append(self.photos.pop(slot).path)
+        while self.unused:
+            self.files.release(self.unused.pop())
         self.forget_traces("class" if slot == "photo" else "pair")
-        file = Path(path) if path is not None else None
-        if file is not None:
-            self.files.acquire(file)
-        if old is not None:
-            self.files.release(old.path)
-        if file is None:
+        if path is None:
             return
         try:
-            self.photos[slot] = read_photo(file)
+            self.photos[slot] = read_photo(path)
         except GamlensError:
-            self.refused.append(file)
+            self.unused.append(Path(path))
             raise
 
     def close(self) -> None:
         """Leave nothing of the session, neither in memory nor on disk."""
         with self.lock:
-            for slots in SLOTS.values():
-                for slot in slots:
-                    self.set_photo(slot, None)
+            for slot in get_args(Slot):
+                self.set_photo(slot, None)
 
 
 class Sessions:

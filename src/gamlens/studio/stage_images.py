@@ -100,14 +100,9 @@ def draw(result: Explanation, controls: Controls) -> Image.Image:
     """The first map over its picture, with the box and the outline at the threshold where they are asked for."""
     full = result.full(0).cpu().numpy()
     boxes = result.boxes(controls.threshold).tolist() if "box" in controls.outline else []
-    return render.overlay(
-        result.image(0),
-        full,
-        opacity=controls.opacity,
-        cmap=controls.cmap,
-        boxes=[box for box in boxes if any(box)],
-        mask=full >= controls.threshold if "mask" in controls.outline else None,
-    )
+    boxes = [box for box in boxes if any(box)]
+    mask = full >= controls.threshold if "mask" in controls.outline else None
+    return render.overlay(result.image(0), full, opacity=controls.opacity, cmap=controls.cmap, boxes=boxes, mask=mask)
 
 
 def _map_image(result: Explanation, controls: Controls, reason: str, side: str) -> StageImage:
@@ -140,21 +135,15 @@ def _point_images(
     number = "xy".index(point.side)
     here, there = photos[number], photos[1 - number]
     match = point_match(pair, photos, controls, point)
-    asked_frame = scaled_frame(pair.provenances[number].frames[0], here.shown)
     frame = scaled_frame(match.frame, there.shown)
     shown = replace(match, frame=frame, picture=Picture(there.name, pixels=there.shown))
     image = shown.overlay(opacity=controls.opacity, cmap=controls.cmap)
     x, y = shown.best[0] / image.width, shown.best[1] / image.height
     best = (min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0))
-    asked = StageImage(
-        here.shown,
-        "The spot you asked about",
-        f"{here.name} with a mark {where(point.x, point.y)}",
-        f"one of {match.cells[0]} × {match.cells[1]} positions",
-        side=point.side,
-        dot=(point.x, point.y),
-        cell=_cell(match, asked_frame),
-    )
+    alt = f"{here.name} with a mark {where(point.x, point.y)}"
+    count = f"one of {match.cells[0]} × {match.cells[1]} positions"
+    cell = _cell(match, pair.provenances[number].frames[0])
+    asked = StageImage(here.shown, "The spot you asked about", alt, count, point.side, (point.x, point.y), cell)
     share = (
         f"adds {match.part:.3g} of {match.score:.3g} ({100 * match.part / match.score:.1f} %)" if match.score else ""
     )

@@ -94,7 +94,6 @@ def control_widgets(tab: TabName) -> dict[str, Any]:
     """A component for each field of Controls, by the field's name and in the order of the fields."""
     default, pair = Controls(), tab == "pair"
     methods = [(m.title, key) for key, m in METHODS.items() if m.kind == "block" or (pair and m.kind == "pair")]
-    views = [(title, key) for key, title in VIEWS.items()]
     made: dict[str, Any] = {}
 
     def add(component: Any, name: str, *args: Any, **options: Any) -> None:
@@ -105,7 +104,7 @@ def control_widgets(tab: TabName) -> dict[str, Any]:
     def titled(names: Any) -> list[tuple[str, str]]:
         return [(name.capitalize(), name) for name in names]
 
-    add(gr.Radio, "view", views, show_label=False, container=False)
+    add(gr.Radio, "view", [(title, key) for key, title in VIEWS.items()], show_label=False, container=False)
     with gr.Row():
         add(gr.Dropdown, "method", methods, label="Method", min_width=140)
         add(gr.Dropdown, "block", [MEAN_OF_N], label="Map of", min_width=140)

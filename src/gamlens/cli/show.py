@@ -1,0 +1,185 @@
+"""The commands that make something to look at: table, report, figure, demo, studio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from rich import box
+from typer import Argument, Option
+
+from gamlens import METHODS, figures, render
+from gamlens.cli import options
+from gamlens.cli.common import command, make_lens, note, out_console, say, say_table, steps
+from gamlens.data import DATASETS, load
+from gamlens.errors import GamlensError
+from gamlens.evaluation import results, tables
+from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
+from gamlens.report import evaluation as work
+from gamlens.report.image_files import find_images
+from gamlens.studio import launch
+
+FIGURE_HELP = "Which figure:\n\n" + "\n\n".join(f"{name}: {figure.about}" for name, figure in figures.FIGURES.items())
+
+
+@command("table runs/loc runs/adp --confidence probability --out tables")
+def table(
+    runs: options.RunFolders,
+    confidence: options.Confidence = "logit",
+    first: Annotated[str, Option(help="The method held against the others, item by item.")] = "gam",
+    out: Annotated[Path | None, Option("--out", "-o", help="Write table and paired .md, .csv, .tex.")] = None,
+) -> None:
+    """The paper's tables from runs: n=1, n=2, improvement, intervals, controls, and the paper's numbers."""
+    tables.check_confidence(confidence)
+    title = f"{METHODS[first].title} against the others, item by item"
+    read = [results.read(run, only=tables.NEEDED) for run in runs]
+    found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
+    pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
+    if found and not any(cell.method == first for cell in found):
+        have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
+        raise GamlensError(f"No run measured {first!r}: give --first one of {have}.")
+    show_cells(found)
+    for name in dict.fromkeys(_where(contest) for contest in pairs):
+        header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
+        short = [(line[3], line[4], *line[6:]) for line in lines]
+        _print(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
+    say(f"{sum(len(run.errors) for run in read)} items with errors are left out.")
+    if out is not None:
+        made = {"table": tables.rows_of(found), "paired": tables.contest_rows(pairs)}
+        kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
+        texts = {f"{name}.{kind}": text(*cells) for name, cells in made.items() for kind, text in kinds.items()}
+        write_files(out, texts, {})
+
+
+@command("report runs/loc runs/adp --model resnet50 --out report.html")
+def report(
+    runs: options.RunFolders,
+    out: Annotated[Path, Option("--out", "-o", help="The page (.html), or its folder.")] = Path("report.html"),
+    root: Annotated[Path | None, Option(help="Where the data set lies now, if it moved.")] = None,
+    split: options.DatasetSplit = None,
+    model: Annotated[str | None, Option("--model", "-m", help="Draw the maps of cases again with it.")] = None,
+    weights: options.WeightsFile = None,
+    confidence: options.Confidence = "logit",
+    cases: Annotated[int, Option(help="How many best and worst cases.", min=0, max=24)] = 4,
+    device: options.DeviceName = None,
+) -> None:
+    """One self-contained page from runs: tables, curves, paired scatter, object sizes, cases, errors, protocol."""
+    names = [Path(folder).name or Path(folder).resolve().name for folder in runs]
+    if len(set(names)) < len(names):
+        names = list(runs)
+    found = [(name, results.read(folder)) for name, folder in zip(names, runs, strict=True)]
+    lens = make_lens(model, weights, None, device) if model else None
+    if weights and not model:
+        raise GamlensError("--weights belong to a model: name it with --model.")
+    with steps("reporting", len(found)) as step:
+        page = work.page(found, work.ReportOptions(root, split, lens, confidence, cases), step=step)
+    out = out if out.suffix and not out.is_dir() else out / "report.html"
+    with suppress(OSError):  # what is wrong with the place, writing says
+        out.parent.mkdir(parents=True, exist_ok=True)
+    render.write(page, out)
+    say(f"{out}  {out.stat().st_size / 1e6:.1f} MB")
+
+
+@command("figure cosine cheetah.jpg lion.jpg --model efficientnet_lite0 --out cosine.png")
+def figure(
+    name: Annotated[str, Argument(help=FIGURE_HELP, show_default=False)],
+    images: Annotated[list[str] | None, Argument(help="Image files, folders or globs; pairs two by two.")] = None,
+    model: options.ModelName = options.DEFAULT_MODEL,
+    weights: options.WeightsFile = None,
+    blocks: options.BlockNames = None,
+    target: Annotated[list[str] | None, Option("--target", "-t", help="Class; repeat it: one per image.")] = None,
+    n: options.BlockCount = 2,
+    others: Annotated[int, Option(help="How many blocks the other methods use.")] = 1,
+    score: options.PairScoreName = "cosine",
+    threshold: Annotated[float, Option(help="Where a map is cut for boxes and masks.")] = 0.25,
+    data: Annotated[str | None, Option(help="In place of images, a data set: " + ", ".join(DATASETS))] = None,
+    root: Annotated[Path | None, Option(help="The folder (or table) of the data set.")] = None,
+    split: options.DatasetSplit = None,
+    item: Annotated[list[str] | None, Option(help="An item of the data set by name; repeat it.")] = None,
+    count: Annotated[int, Option(help="How many items of the data set.", min=1)] = 4,
+    masks: Annotated[Path | None, Option(help="Folder of true masks, NAME.png for each image.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="The picture: .png, .jpg, .webp, .pdf.")] = None,
+    width: Annotated[float | None, Option(help="Printed width in inches; a column or a page by default.")] = None,
+    dpi: Annotated[int, Option(help="Dots per inch.")] = 200,
+    palette: Annotated[bool, Option("--palette", help="256 colours: a smaller file.")] = False,
+    device: options.DeviceName = None,
+) -> None:
+    """A figure of the paper from your images or a data set, typeset for print."""
+    takes = figures.FIGURES[name].takes
+    if bool(data) != bool(root) or (data and images):
+        raise GamlensError("Give image files, or a data set by both --data and --root.")
+    if not data and not images:
+        raise GamlensError(f"Figure {name!r} has no image: give image files, or --data and --root.")
+    lens = make_lens(model, weights, blocks, device)
+    if data and root:
+        dataset = load(data, root, split=split)
+        examples = figures.from_dataset(dataset, lens, takes=takes, count=count, items=item or ())
+    else:
+        examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
+    request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold)
+    grid = figures.make(name, request)
+    picture = render.typeset(grid, inches=width, dpi=dpi)
+    place = out or Path(f"{name}.png")
+    figures.save(picture, place, dpi=dpi, palette=palette)
+    inches = f"{picture.width / dpi:.2f} x {picture.height / dpi:.2f} in at {dpi} dpi"
+    say(f"{place}  {picture.width} x {picture.height} px, {inches}")
+
+
+@command("demo --out demo")
+def demo(out: options.PageFolder = Path("demo")) -> None:
+    """Explain bundled photos with the embedded model: a page to look at, no download."""
+    from gamlens.report import demo as show
+
+    with steps("looking", show.STEPS) as step:
+        page = show.run(out, step=step)
+    say(f"Open {page}")
+
+
+@command("studio --model efficientnet_lite0 --model my_file.py:build")
+def studio(
+    model: Annotated[list[str] | None, Option("--model", "-m", help=f"Repeat it. {options.MODEL_HELP}")] = None,
+    host: Annotated[str, Option(help="Where to listen; 0.0.0.0 opens the studio to others.")] = "127.0.0.1",
+    port: Annotated[int | None, Option(help="The port; a free one from 7860 on by default.", min=1, max=65535)] = None,
+    auth: Annotated[str | None, Option(help="USER:PASSWORD that visitors must give.", envvar="GAMLENS_AUTH")] = None,
+    browser: Annotated[bool, Option(help="Open the page in the browser.")] = True,
+    visits: Annotated[int, Option(min=1, help="How many visitors' photos are kept in memory at a time.")] = 12,
+) -> None:
+    """Open a page on this machine: drop in a photo, or two, and see why."""
+    user, _, password = (auth or "").partition(":")
+    if auth is not None and not (user and password):
+        raise GamlensError("--auth is USER:PASSWORD.")
+    if host == "0.0.0.0" and auth is None:
+        note("Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.")
+    with out_console.status("Loading the model and the page"):
+        named = {name: name for name in model or [options.DEFAULT_MODEL]}
+        login = (user, password) if auth else None
+        running = launch(named, host=host, port=port, auth=login, browser=browser, visits=visits)
+    say(f"The studio is at {running.url}  (Ctrl-C ends it)")
+    running.wait()
+
+
+def show_cells(found: list[tables.Cell]) -> None:
+    """Print the numbers of runs, one table per model, data and task."""
+    for name in dict.fromkeys(_where(cell) for cell in found):
+        mine = [cell for cell in found if _where(cell) == name]
+        counts = sorted({cell.value.n for cell in mine})
+        items = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+        errors = sum({cell.run: cell.errors for cell in mine}.values())
+        _print(f"{name}: {items} items, {errors} errors", *tables.tall(mine))
+
+
+def _where(found: tables.Cell | tables.Contest) -> str:
+    of = found.setting
+    small = "" if of.subset == "all" else f", the smallest {of.subset} %"
+    return f"{of.model} on {of.data}{small}, {of.task}{f'; {of.variant}' if of.variant else ''}"
+
+
+def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """A table with its title; where it is wider than the terminal, intervals go to a line of their own."""
+    widths = (max(map(len, column)) + 2 for column in zip(header, *lines, strict=True))
+    if sum(widths) > out_console.width:
+        lines = [[cell.replace(" [", "\n[").replace(" (", "\n(") for cell in line] for line in lines]
+    style = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD, "pad_edge": False}
+    say_table(header, lines, title=title, **style)
