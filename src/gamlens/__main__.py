@@ -1,7 +1,5 @@
 """The command `gamlens`, also as `python -m gamlens`."""
 
-from __future__ import annotations
-
 import sys
 
 

@@ -1,7 +1,5 @@
 """From a map to a place: threshold, largest component, box."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

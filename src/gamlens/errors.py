@@ -1,7 +1,5 @@
 """The one exception family, the one warning, and registries that know near matches of a mistyped name."""
 
-from __future__ import annotations
-
 import difflib
 import sys
 import warnings

@@ -3,8 +3,6 @@
 Nothing that is given is written to.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """The number that is explained: a class's logit or probability, or the similarity of two embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

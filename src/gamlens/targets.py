@@ -1,7 +1,5 @@
 """Which classes are explained on which image, and their gradients by as few backwards as possible."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

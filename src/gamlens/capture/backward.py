@@ -1,7 +1,5 @@
 """One short backward: the gradients of scores by the blocks that a forward kept. No `.grad` is touched."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Sequence

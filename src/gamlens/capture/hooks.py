@@ -1,7 +1,5 @@
 """Finding wanted tensors inside one forward: hooks on modules, and functions followed where no module holds them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

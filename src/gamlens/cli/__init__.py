@@ -1,7 +1,5 @@
 """The command line: parse, one call, show."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

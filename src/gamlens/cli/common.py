@@ -1,7 +1,5 @@
 """What the commands share: how they are added, what they print, how far they are, errors for people, a Lens."""
 
-from __future__ import annotations
-
 import json
 import time
 import warnings

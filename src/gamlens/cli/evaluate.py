@@ -1,7 +1,5 @@
 """The commands that measure: evaluate, subset, ablate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any

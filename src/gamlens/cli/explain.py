@@ -1,7 +1,5 @@
 """The commands that explain: classify, compare, blocks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

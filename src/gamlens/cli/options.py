@@ -1,7 +1,5 @@
 """Options and arguments that several commands have: their names, their help, and what they accept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The commands that ask whether a map can be trusted: sanity parameters, sanity data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

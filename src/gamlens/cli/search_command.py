@@ -1,7 +1,5 @@
 """The command that finds similar images and says why."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The commands that make something to look at: table, report, figure, demo, studio."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -5,8 +5,6 @@ folded into the convolutions before them, weights are brought to half precision 
 from the model's own weights in every call, so that a change to these is always seen. The model itself is not touched.
 """
 
-from __future__ import annotations
-
 from gamlens.compiled.program import Program, build
 from gamlens.compiled.split import Unsupported
 from gamlens.compiled.tracing import reason

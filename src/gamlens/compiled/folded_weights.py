@@ -3,8 +3,6 @@
 On a GPU making them is one launch: the kernels are recorded once and played again.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 from typing import Any

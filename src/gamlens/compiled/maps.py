@@ -1,7 +1,5 @@
 """Map arithmetic compiled: a few kernels that read each block once, in place of a few dozen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import count

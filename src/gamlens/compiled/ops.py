@@ -1,7 +1,5 @@
 """Operators of our own: a mark in a traced graph, and a convolution with the ReLU after it in one kernel."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 `held` are the graph's inputs that are tensors of the model, by node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,6 @@
 """One model, traced and cut for some wanted blocks: a forward that gives the same ForwardRecord as the plain one."""
 
-from __future__ import annotations
-
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from gamlens.compiled.ops import MARK
 from gamlens.compiled.passes import derive_weights, fuse_relus
 from gamlens.compiled.replay import Replayed
 from gamlens.compiled.split import Part, Unsupported
-from gamlens.compiled.tracing import count_of, held_by, quietly, result_of, trace
+from gamlens.compiled.tracing import count_of, held_by, result_of, trace
 from gamlens.errors import GamlensError
 
 
@@ -67,7 +66,8 @@ class Program:
         """One forward of `batch` (B,C,H,W)."""
         blocks: dict[str, Tensor] = {}
         names = {value: name for name, value in self.blocks.items()}
-        with self.guard.hold(), _lasting(), nullcontext() if len(batch) in self.seen else quietly():
+        quiet = nullcontext() if len(batch) in self.seen else warnings.catch_warnings(action="ignore")
+        with self.guard.hold(), _lasting(), quiet:  # what a compiler warns of is not about the user's model
             self.workshop.refresh()
             amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
             values: dict[str, Any] = {self.entry: batch.clone() if batch.is_inference() else batch}

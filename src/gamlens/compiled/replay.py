@@ -4,8 +4,6 @@ A large batch keeps the GPU busy for longer than its kernels take to launch and 
 memory of its forward: only small batches are recorded, and few sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

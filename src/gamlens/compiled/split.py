@@ -1,7 +1,5 @@
 """A traced graph cut into parts: what runs before the first block, between blocks, and after the last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

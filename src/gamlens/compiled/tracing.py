@@ -1,7 +1,5 @@
 """A model as a graph, wanted tensors marked in it; what a graph cannot hold is found out here."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Iterator
@@ -29,7 +27,7 @@ def trace(model: nn.Module, batch: Tensor, wanted: list[LayerPoint]) -> Exported
     example = torch.zeros_like(batch[:1]).repeat(1 + several, 1, 1, 1)
     reader = TensorTap(model, wanted, lambda point, tensor: MARK(tensor, wanted.index(point)))
     free = ({0: Dim.AUTO},) if several else None
-    with reader.attached(), torch.enable_grad(), _without_functions(), quietly():
+    with reader.attached(), torch.enable_grad(), _without_functions(), warnings.catch_warnings(action="ignore"):
         warnings.filterwarnings("error", message=".*assigned during export")
         try:
             return torch.export.export(model, (example,), dynamic_shapes=free, strict=False)
@@ -94,14 +92,6 @@ def count_of(entry: Node) -> tuple[int | None, tuple[Any, ...]]:
     if not size.node.expr.is_symbol:
         raise Unsupported(f"it takes {size} images")
     return None, tuple(guard.expr for guard in size.node.shape_env.guards)
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """While it is traced and compiled: what the compiler warns of is not about the user's model."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def reason(error: Exception) -> str:

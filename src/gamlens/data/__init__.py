@@ -1,7 +1,5 @@
 """Evaluation data in the layouts its owners publish, read into Samples; and seeded subsets of it."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from gamlens.data.chestxray import chestxray

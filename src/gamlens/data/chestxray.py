@@ -1,7 +1,5 @@
 """ChestX-ray8: X-rays with boxes around findings, drawn on 1024 px."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Class names of public data sets, and matching those of a data set with those of a model."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """COCO instances: boxes, and masks by pycocotools; crowd regions are void."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A folder of images: one subfolder per class, or all in one place without labels."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ILSVRC-2012 as Kaggle publishes it, or unpacked into class folders as the devkit and torchvision have it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MNIST: arrays, not files, so it has a reader of its own outside DATASETS."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib

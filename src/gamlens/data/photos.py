@@ -1,7 +1,5 @@
 """Photos that installed packages ship, found without importing the packages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from PIL import Image, ImageOps

@@ -1,7 +1,5 @@
 """Finding and reading files, with errors that name the file, the place it was expected and what to do."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """One image with its ground truth, and a set of them. Records hold paths, never pixels."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

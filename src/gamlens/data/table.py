@@ -1,7 +1,5 @@
 """A table of the user's own: CSV or Parquet with the columns path, label and, for boxes, x0, y0, x1, y1."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

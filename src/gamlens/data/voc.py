@@ -1,7 +1,5 @@
 """PASCAL VOC: class masks as palette PNGs, boxes as XML."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run does with its items, wherever it happens; and how it happens in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -3,8 +3,6 @@
 Ray Data hands the chunks out and retries what a lost worker was doing; a chunk done twice is the same file twice.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A folder of files that are there whole or not at all: on this machine, or wherever pyarrow's file systems reach."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path, PurePosixPath
 from typing import Any

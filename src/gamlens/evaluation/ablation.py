@@ -1,7 +1,5 @@
 """The ablation: how many blocks, and how they are joined? The evaluation with fusion as an axis, tables and plot."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

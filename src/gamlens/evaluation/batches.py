@@ -1,7 +1,5 @@
 """Items as the model takes them: decoded and prepared away from the model, so that it need not wait."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The model on image x map: confidences and embeddings of masked images, batched across methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any

@@ -5,8 +5,6 @@ Each item gives one row per method, n and fusion (and side of a pair): scores be
 whole threshold grid with its boxes, whether the map's peak hits the object, the map's mean; or an error.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

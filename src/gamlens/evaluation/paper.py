@@ -1,7 +1,5 @@
 """The paper's own numbers (Tables 1 and 2): `paper.csv` has one column per method and n, empty where it has none."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from importlib import resources

@@ -1,7 +1,5 @@
 """What is measured and how: every choice by name, recorded with every result."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

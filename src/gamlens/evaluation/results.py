@@ -3,8 +3,6 @@
 On disk a run is a folder: run.json says what it is, parts/ holds Parquet files of one row per item, method, n and side.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """An evaluation as a run: what it is, what a worker does, and its rows in a folder, on whichever engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

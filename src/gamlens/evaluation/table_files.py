@@ -1,7 +1,5 @@
 """Tables as Markdown, CSV or LaTeX, sheets of charts, and a folder of such files."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -76,46 +78,40 @@ class Explanation:
         keep = torch.arange(len(self))[_selector(rows, len(self))].reshape(-1).to(self.maps.device)
         images = self.index[keep].tolist()
         order = {image: place for place, image in enumerate(dict.fromkeys(images))}
-        return replace(
-            self,
-            maps=self.maps[keep],
-            blocks={name: maps[keep] for name, maps in self.blocks.items()},
-            scores=self.scores[keep],
-            targets=self.targets[keep],
+        return self._with_tensors(
+            [tensor[keep] for tensor in self._tensors()],
             index=self.index.new_tensor([order[image] for image in images]),
             pictures=tuple(self.pictures[image] for image in order),
             frames=tuple(self.frames[image] for image in order),
         )
 
+    def _tensors(self) -> list[Tensor]:
+        """Everything that has one entry per row."""
+        return [self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
+
+    def _with_tensors(self, tensors: Sequence[Tensor], **changes: Any) -> Explanation:
+        """The same with other tensors, in the order of `_tensors`, and further changes."""
+        maps, scores, targets, index, *blocks = tensors
+        named = dict(zip(self.blocks, blocks, strict=True))
+        return replace(
+            self, **{"maps": maps, "scores": scores, "targets": targets, "index": index, "blocks": named, **changes}
+        )
+
     def each(self) -> list[Explanation]:
-        """One Explanation an image, in order: views of this one's tensors, no copies where rows come in the images'
-        order."""
+        """One Explanation per image, in order. They share this one's memory where rows come in the images' order."""
         self.check()
         index = self.index.tolist()
         order = sorted(range(len(index)), key=index.__getitem__)
-        counts = [0] * len(self.pictures)
-        for image in index:
-            counts[image] += 1
+        counted = Counter(index)
+        counts = [counted[image] for image in range(len(self.pictures))]
         stay = order == list(range(len(index)))
-        parts = [
-            (tensor if stay else tensor[order]).split_with_sizes(counts)
-            for tensor in (self.maps, self.scores, self.targets, torch.zeros_like(self.index), *self.blocks.values())
-        ]
+        parts = [(tensor if stay else tensor[order]).split_with_sizes(counts) for tensor in self._tensors()]
+        shown = zip(self.pictures, self.frames, zip(*parts, strict=True), strict=True)
         return [
-            Explanation(
-                maps=maps,
-                blocks=dict(zip(self.blocks, blocks, strict=True)),
-                scores=scores,
-                targets=targets,
-                index=zeros,
-                pictures=(picture,),
-                frames=(frame,),
-                labels=self.labels,
-                about=self.about,
+            self._with_tensors(
+                tensors, index=torch.zeros_like(tensors[3]), pictures=(picture,), frames=(frame,), checks=Checks()
             )
-            for picture, frame, maps, scores, targets, zeros, *blocks in zip(
-                self.pictures, self.frames, *parts, strict=True
-            )
+            for picture, frame, tensors in shown
         ]
 
     @property
@@ -184,23 +180,13 @@ class Explanation:
         and says what is wrong, as `check` does."""
         asked = self.checks.open()
         answers = [answers_of(asked)] if asked else []
-        tensors = [*answers, self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
-        arrival = to_host(tensors, pool)
+        arrival = to_host([*answers, *self._tensors()], pool)
 
         def arrive() -> Explanation:
             found = arrival()
             self.checks.tell(asked, found[0].tolist() if asked else [])
-            maps, scores, targets, index, *blocks = found[len(answers) :]
-            return replace(
-                self,
-                maps=maps,
-                blocks=dict(zip(self.blocks, blocks, strict=True)),
-                scores=scores,
-                targets=targets,
-                index=index,
-                pictures=tuple(picture.cpu() for picture in self.pictures),
-                checks=Checks(),
-            )
+            shown = tuple(picture.cpu() for picture in self.pictures)
+            return self._with_tensors(found[len(answers) :], pictures=shown, checks=Checks())
 
         return arrive
 
@@ -299,17 +285,10 @@ def concat(parts: Iterable[Explanation]) -> Explanation:
     if len(sizes := {tuple(item.maps.shape[1:]) for item in items}) > 1:
         found = ", ".join(str(size) for size in sorted(sizes))
         raise GamlensError(f"The images of one call must come out at one size; found {found}: one call for each size.")
-    shift, index = 0, []
-    for item in items:
-        index.append(item.index + shift)
-        shift += len(item.pictures)
-    return replace(
-        items[0],
-        maps=torch.cat([item.maps for item in items]),
-        blocks={name: torch.cat([item.blocks[name] for item in items]) for name in items[0].blocks},
-        scores=torch.cat([item.scores for item in items]),
-        targets=torch.cat([item.targets for item in items]),
-        index=torch.cat(index),
+    starts = accumulate((len(item.pictures) for item in items[:-1]), initial=0)
+    shifted = [replace(item, index=item.index + start) for item, start in zip(items, starts, strict=True)]
+    return items[0]._with_tensors(
+        [torch.cat(several) for several in zip(*(item._tensors() for item in shifted), strict=True)],
         pictures=tuple(picture for item in items for picture in item.pictures),
         frames=tuple(frame for item in items for frame in item.frames),
         checks=sum((item.checks for item in items), Checks()),

@@ -1,7 +1,5 @@
 """An Explanation on disk: overlay PNGs, maps.npz and explanation.json."""
 
-from __future__ import annotations
-
 import json
 import os
 from functools import partial
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 from gamlens.explanation.result import Explanation, PairExplanation, file_stem
 from gamlens.files import StagedFiles
 from gamlens.inputs.frame import Frame
@@ -72,26 +70,20 @@ def _stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, sty
 def load(folder: str | Path) -> Explanation:
     """Read a saved Explanation; its pictures are read again from where they were."""
     place = Path(folder)
-    try:
+    for name in (JSON, MAPS):
+        if not (place / name).exists():
+            raise GamlensError(f"{str(place)!r} is not a saved explanation: {name} is missing.")
+    with reworded(f"Cannot read the explanation in {str(place)!r}"):
         record = json.loads((place / JSON).read_text(encoding="utf-8"))
+        form = record.get("format") if isinstance(record, dict) else None
+        if form != FORMAT:
+            raise GamlensError(f"{str(place)!r} is written in format {form}; this version reads {FORMAT}.")
         with np.load(place / MAPS, allow_pickle=False) as arrays:
             found = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except FileNotFoundError as error:
-        raise GamlensError(
-            f"{str(place)!r} is not a saved explanation: {Path(error.filename).name} is missing."
-        ) from error
-    except Exception as error:
-        raise GamlensError(f"Cannot read the explanation in {str(place)!r}: {type(error).__name__}: {error}") from error
-    form = record.get("format") if isinstance(record, dict) else None
-    if form != FORMAT:
-        raise GamlensError(f"{str(place)!r} is written in format {form}; this version reads {FORMAT}.")
-    try:
         result = _restore(place, record, found)
         if len(result.scores) != len(result.maps):
             raise ValueError(f"{len(result.scores)} rows in {JSON}, {len(result.maps)} maps in {MAPS}")
-    except Exception as error:
-        raise GamlensError(f"Cannot read the explanation in {str(place)!r}: {type(error).__name__}: {error}") from error
-    return result
+        return result
 
 
 def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]) -> Explanation:

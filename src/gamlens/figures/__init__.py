@@ -1,7 +1,5 @@
 """The paper's figures from any images: a grid of panels each, to be typeset for print."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

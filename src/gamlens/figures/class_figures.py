@@ -1,7 +1,5 @@
 """Figures of classes: the overview, three methods side by side, numbers of blocks, small objects, random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

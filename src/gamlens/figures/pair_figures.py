@@ -1,7 +1,5 @@
 """Figures of pairs: three methods side by side, Grad-CAM++'s overflow, negative gradients, blocks one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Eq. 4: what Grad-CAM adds up (P), what it takes away (N), and the pixels it therefore hides.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 

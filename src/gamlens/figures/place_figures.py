@@ -1,7 +1,5 @@
 """Figures of places: boxes by class, by similarity and on X-rays, and segmentation, beside the ground truth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias

@@ -3,8 +3,6 @@
 Examples are image files of the user's, or items of a data set with their ground truth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Saliency methods, one file a paper. Each is a pure function from tensors to an unnormalised map (B,h,w)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """GAM: Gradient Activation Maps. Barkan et al., CIKM 2021, Eq. 1."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

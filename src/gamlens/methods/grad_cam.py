@@ -1,7 +1,5 @@
 """Grad-CAM. Selvaraju et al., ICCV 2017 (GAM paper, Eq. 3), and its diagnosis (Eq. 4)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Grad-CAM++. Chattopadhay et al., WACV 2018 (GAM paper, Eq. 6): the stable form and the literal one."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Guided backpropagation. Springenberg et al., ICLR workshop 2015."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

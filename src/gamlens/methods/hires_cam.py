@@ -1,7 +1,5 @@
 """HiResCAM. Draelos and Carin, 2020."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

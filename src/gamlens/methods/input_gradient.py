@@ -1,7 +1,5 @@
 """The plain gradient of the score by the pixels. Simonyan et al., ICLR workshop 2014."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

@@ -1,7 +1,5 @@
 """LayerCAM. Jiang et al., IEEE TIP 2021."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

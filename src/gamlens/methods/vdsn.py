@@ -1,7 +1,5 @@
 """VDSN: visualizing deep similarity networks. Stylianou et al., WACV 2019."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """XGrad-CAM. Fu et al., BMVC 2020."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

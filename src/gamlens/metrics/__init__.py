@@ -4,8 +4,6 @@ tables from them.
 A value is NaN where there is nothing to measure (no positive confidence, no ground truth); such an item counts nowhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the measures ask of their input."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """ADP and PIC: what the confidence does when only the explanation map is shown. Chattopadhay et al., WACV 2018."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

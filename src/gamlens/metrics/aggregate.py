@@ -1,7 +1,5 @@
 """From items to a table: bootstrap intervals, paired differences, relative improvement."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

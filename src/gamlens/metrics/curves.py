@@ -1,7 +1,5 @@
 """Insertion and deletion: the score while pixels appear, or vanish, in the map's order. Petsiuk et al., BMVC 2018."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

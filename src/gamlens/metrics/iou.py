@@ -3,8 +3,6 @@
 Boxes are x0,y0,x1,y1 and half-open. An item without ground truth has the IoU NaN and counts nowhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

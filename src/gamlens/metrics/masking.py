@@ -1,7 +1,5 @@
 """Explanation maps, image x saliency, and the maps that every table is held against."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The pointing game: does the maximum of the map lie on the object? Zhang et al., IJCV 2018."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Maps lie in [0,1]. A correlation is NaN where a map is flat: it has no order.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

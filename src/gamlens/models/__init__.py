@@ -1,7 +1,5 @@
 """Networks: those known by name, with their input and labels, and which layers of any network are read."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Weights: read from a file without running code that is in it, and loaded into a network that they fit."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

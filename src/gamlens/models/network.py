@@ -1,7 +1,5 @@
 """What a network is, beside its layers: its input, its labels, where its weights come from, what it returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

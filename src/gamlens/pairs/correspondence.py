@@ -5,8 +5,6 @@ Then <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>, and the cosine divides this by
 score itself, taken apart. They exist only if the embedding is the pooled last block.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Captions beside images: their embeddings, and the cosine of each image with each caption."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@
 scales, series, labels and colours are decided here, for both. Places are pixels (x, y) from the upper left corner.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plain words to safe HTML, to anchors, and to names that are unique."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The best and the worst items as pictures, made from the data set's own files."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

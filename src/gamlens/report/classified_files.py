@@ -1,7 +1,5 @@
 """Explaining files one after another, for `gamlens classify`: a bad file is reported and stops nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

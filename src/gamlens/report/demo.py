@@ -1,7 +1,5 @@
 """The first page to look at: the embedded model on photos that packages ship. Its words are in demo.toml."""
 
-from __future__ import annotations
-
 import platform
 import time
 import tomllib

@@ -1,7 +1,5 @@
 """Runs as one page: numbers, curves, item by item, by object size, best and worst cases, errors, protocol."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

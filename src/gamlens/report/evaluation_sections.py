@@ -1,7 +1,5 @@
 """The parts of a report that are numbers: tables and charts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

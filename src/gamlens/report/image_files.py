@@ -1,7 +1,5 @@
 """Image files in, a folder of results and a page out: what classifying and searching files share."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Iterable, Sequence
 from itertools import islice

@@ -1,7 +1,5 @@
 """The images of a folder most like a query, and why, for `gamlens search`: files in, pictures and a page out."""
 
-from __future__ import annotations
-
 import filecmp
 import os
 from collections.abc import Callable, Iterator, Sequence

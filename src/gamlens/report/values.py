@@ -1,7 +1,5 @@
 """A run's rows as values by method and n, paired item by item."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ pair needs neither a forward nor a backward. For the cosine of linear embeddings
 v = f_y / (|f_x| |f_y|) - s f_x / |f_x|^2.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

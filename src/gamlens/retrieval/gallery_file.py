@@ -1,7 +1,5 @@
 """A Gallery as one .npz file: arrays and a JSON text, nothing that is run when it is read."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

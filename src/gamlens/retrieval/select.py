@@ -1,7 +1,5 @@
 """What is asked of many pairs: which of them are explained and how; their scores, and gradients by the embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 

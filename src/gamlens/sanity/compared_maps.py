@@ -2,8 +2,6 @@
 are in every measure of SIMILARITIES.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any

@@ -1,7 +1,5 @@
 """What data randomisation leaves on disk: tables and a sheet of digits with the maps of the three networks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ random-label one than like those of a second true-label one of another seed: the
 lies below 0. Each map explains the digit's true class on a digit that no network was trained on.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a sanity check leaves on disk: tables, curves, one strip of pictures per image."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ the 95th percentile of the similarities between original maps of *different* ima
 of the three measures. A map that still shows the image, whatever the weights, stays above it.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

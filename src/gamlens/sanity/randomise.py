@@ -1,7 +1,5 @@
 """A copy of a network with some of its weights made random: part by part, from the head down."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@
 3. `finish` waits for the results of a group. If a batch failed, its images are tried one by one.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """What can be downloaded: the picture, the raw maps, and the record of how they were made."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Examples to click: photos that installed packages ship, copied into the studio's own folder."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The page: gradio's layout, and which action each event calls. Imported only when the studio starts."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter

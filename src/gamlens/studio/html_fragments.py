@@ -1,7 +1,5 @@
 """The pieces of HTML that the studio writes itself, from the templates in fragments.html."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import io

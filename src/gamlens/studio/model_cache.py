@@ -1,7 +1,5 @@
 """The models that a studio offers: those it was started with, and some that were loaded by name."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping

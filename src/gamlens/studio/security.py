@@ -1,7 +1,5 @@
 """What the studio's server refuses: requests under another name, addresses to fetch, content from elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from ipaddress import ip_address

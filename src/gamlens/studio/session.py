@@ -1,7 +1,5 @@
 """What the studio remembers of each visitor: photos, one trace per tab, the clicked point."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable

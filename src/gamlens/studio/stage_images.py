@@ -1,7 +1,5 @@
 """The pictures of the stage, made from a trace and the controls: no forward, no page, nothing remembered."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Photos that visitors give: read and checked, the folder they lie in, and deleted when nobody uses them any more."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """The gradio components that both tabs have: photos, examples, the stage, the controls. Imports gradio."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

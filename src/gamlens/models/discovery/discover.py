@@ -6,8 +6,6 @@ positions, which is exactly what pooling reads. Where all blocks have one resolu
 transformer block is one (tokens.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise

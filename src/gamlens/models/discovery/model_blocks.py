@@ -1,7 +1,5 @@
 """The blocks of a model that are read: those that the user named, or those that discovery finds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ permute, cat, roll, slices) is done to the numbers as well, so windows, transpos
 behind and reordered tokens all come out right, whatever the input's shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Token networks: which tokens the score still reads, one point per transformer block, how the embedding is pooled."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

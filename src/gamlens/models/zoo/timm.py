@@ -1,7 +1,5 @@
 """Any classifier of timm, as `timm/NAME`, with the input of its data config."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Torchvision's classifiers by name, with the transform and labels of their default weights."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

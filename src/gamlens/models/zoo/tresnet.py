@@ -1,7 +1,5 @@
 """TResNet M, L, XL, multi-label for MS-COCO (80 classes) or Pascal VOC (20). Ridnik et al., Ben-Baruch et al. 2020."""
 
-from __future__ import annotations
-
 from gamlens.data.class_names import COCO_CLASSES, VOC_CLASSES
 from gamlens.models import checkpoint
 from gamlens.models.network import Network

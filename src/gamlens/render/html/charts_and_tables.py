@@ -1,7 +1,5 @@
 """Bars, tables and charts as HTML; charts are inline SVG, small enough for a phone, in the style sheet's colours."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

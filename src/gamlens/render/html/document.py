@@ -1,7 +1,5 @@
 """A page as one self-contained HTML file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from html import escape

@@ -1,7 +1,5 @@
 """Panels and grids of panels as HTML, their pictures embedded: for pages, and for notebooks (`fragment`)."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Charts as pictures, drawn with Pillow in the manner of the grids."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise

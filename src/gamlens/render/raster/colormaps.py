@@ -1,7 +1,5 @@
 """Colour maps: a few anchor colours each, interpolated to 256 entries."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib import resources

@@ -1,7 +1,5 @@
 """A grid of panels as one picture, for print."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from PIL import Image, ImageDraw

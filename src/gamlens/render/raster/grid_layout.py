@@ -1,7 +1,5 @@
 """Where the parts of a drawn grid go."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import accumulate
 

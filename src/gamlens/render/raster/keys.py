@@ -1,7 +1,5 @@
 """What colours, lines and series mean: the keys under a drawn grid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Text for drawn figures, in the one font that Pillow carries."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """A saliency map laid over its photo."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Whatever picture comes in, as 8-bit RGB; and pictures resized, beside and below one another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
