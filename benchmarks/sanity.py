@@ -14,7 +14,7 @@ import real
 import torch
 
 from gamlens.inputs.images import Picture
-from gamlens.sanity import compared_maps, parameter_files
+from gamlens.sanity import compared_maps, parameter_results
 from gamlens.sanity.parameter_randomisation import randomise_parameters
 from gamlens.sanity.randomise import parts
 
@@ -48,7 +48,7 @@ def main() -> None:
     tell = lambda text: print(text, flush=True)  # noqa: E731
     outcome = randomise_parameters(lens, make, found, names, groups=groups, seed=options.seed, tell=tell)
     about = {"check": "parameters", "model": "resnet50", "n": options.n, "seed": options.seed, "pairs": options.pairs}
-    parameter_files.write(outcome, options.out, [picture.open() for picture in shown], about)
+    parameter_results.write(outcome, options.out, [picture.open() for picture in shown], about)
     print((options.out / "table.md").read_text())
 
 

@@ -22,7 +22,7 @@ from gamlens.capture.layer_points import OUTPUT
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
-from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, prepare, prepare_pixels
+from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, normalise_on, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
 from gamlens.methods import METHODS
@@ -426,7 +426,7 @@ class Lens:
             return prepare(images, self.transform, looks)
         if looks not in (PLAIN_VIEW, images.views):
             raise GamlensError("These images were prepared with other views: give views= to prepare alone.")
-        return images
+        return normalise_on(images, self.device) if images.pending_transform is not None else images
 
     def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
         """One forward of the plain view, which keeps what it is asked for in a graph.

@@ -19,7 +19,7 @@ from gamlens.cli import app
 from gamlens.data import Dataset, Sample, hold_out, load, neighbour_pairs, small
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
-from gamlens.evaluation.paper import paper_of
+from gamlens.evaluation.paper_numbers import paper_of
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.evaluation.table_files import comma_separated, latex
 

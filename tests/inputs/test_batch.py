@@ -58,7 +58,7 @@ def test_what_has_no_pixels_to_keep_is_prepared_at_once():
     foreign = ExternalTransform(transforms.ToTensor())
     for image, transform in ((tensor, TRANSFORMS[0]), (array, TRANSFORMS[0]), (photos(1)[0], foreign)):
         found = prepare_pixels(image, transform, Views())
-        assert found.raw is None
+        assert found.pending_transform is None
         assert torch.equal(found.batches[0], prepare(image, transform, Views()).batches[0])
         assert normalise_on(found, CPU) is found
 

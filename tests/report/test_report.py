@@ -25,7 +25,7 @@ from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.render import Chart, Charts, Grid, Table, Text
 from gamlens.report import evaluation as report
-from gamlens.report.values import aligned, columns, difference, reference, rivals
+from gamlens.report.paired_values import aligned, columns, difference, reference, rivals
 
 IMAGES, SIDE = 24, 64
 CHROMIUM = "/usr/bin/chromium"

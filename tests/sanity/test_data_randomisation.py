@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gamlens import GamlensError
 from gamlens.cli import app
 from gamlens.metrics import SIMILARITIES
-from gamlens.sanity import data_files, data_randomisation
+from gamlens.sanity import data_randomisation, data_results
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_the_split_is_seeded_and_keeps_shown_digits_apart(digits):
 
 
 def test_files(trials, tmp_path):
-    written = data_files.write(trials, tmp_path, {"model": "lenet5"})
+    written = data_results.write(trials, tmp_path, {"model": "lenet5"})
     assert all(file.is_file() for file in written)
     found = json.loads((tmp_path / "sanity.json").read_text())
     assert found["passes"]["edges"] is False

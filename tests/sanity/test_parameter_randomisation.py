@@ -15,7 +15,7 @@ from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.cli import app
 from gamlens.inputs.images import pictures
 from gamlens.metrics import SIMILARITIES
-from gamlens.sanity import compared_maps, parameter_files
+from gamlens.sanity import compared_maps, parameter_results
 from gamlens.sanity.parameter_randomisation import randomise_parameters
 from gamlens.sanity.randomise import MODES, NetworkPart, parts, reset, states, twin
 
@@ -174,7 +174,7 @@ def test_tiny_numbers_are_left_as_they_were(outcome):
 
 def test_files(outcome, tmp_path):
     shown = [Image.new("RGB", (40, 30), "white")] * 6
-    written = parameter_files.write(outcome, tmp_path, shown, {"model": "small"})
+    written = parameter_results.write(outcome, tmp_path, shown, {"model": "small"})
     assert all(file.is_file() for file in written)
     found = json.loads((tmp_path / "sanity.json").read_text())
     assert found["passes"] == {"gam": outcome.passes("gam"), "guided_backprop": outcome.passes("guided_backprop"),
@@ -188,7 +188,7 @@ def test_files(outcome, tmp_path):
         assert picture.width > 1000
     copied = copy.copy(outcome)
     with pytest.raises(GamlensError, match="Cannot make the folder"):
-        parameter_files.write(copied, tmp_path / "rows.csv", shown, {})
+        parameter_results.write(copied, tmp_path / "rows.csv", shown, {})
 
 
 MODEL = """

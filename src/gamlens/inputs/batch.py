@@ -57,7 +57,7 @@ class ModelInput:
         pictures: The B images as the user gave them.
         frames: For each image, where the plain view's input lies in it.
         views: The views that the batches are of.
-        raw: None where the batches are the model's input. Otherwise they are uint8 pixels, and `normalise_on` makes
+        pending_transform: None where the batches are the model's input. Otherwise they are uint8 pixels, and `normalise_on` makes
             the model's input of them by this transform.
     """
 
@@ -66,7 +66,7 @@ class ModelInput:
     pictures: Sequence[Picture]
     frames: tuple[Frame, ...]
     views: Views = PLAIN_VIEW
-    raw: Transform | None = None
+    pending_transform: Transform | None = None
 
 
 def prepare(images: Any, transform: Transform | ExternalTransform, views: Views = PLAIN_VIEW) -> ModelInput:
@@ -150,9 +150,13 @@ def prepare_pixels(image: Any, transform: Transform | ExternalTransform, views: 
 
 def normalise_on(ready: ModelInput, device: torch.device) -> ModelInput:
     """What `prepare` would have made, on `device`: pixels are normalised there, to the same bits."""
-    if ready.raw is None and device.type != "cuda":
+    if ready.pending_transform is None and device.type != "cuda":
         return ready
-    return replace(ready, batches=tuple(_normalised(batch, ready.raw, device) for batch in ready.batches), raw=None)
+    return replace(
+        ready,
+        batches=tuple(_normalised(batch, ready.pending_transform, device) for batch in ready.batches),
+        pending_transform=None,
+    )
 
 
 def _normalised(batch: Tensor, transform: Transform | None, device: torch.device) -> Tensor:

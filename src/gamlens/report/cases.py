@@ -11,13 +11,13 @@ from gamlens.errors import GamlensError, GamlensWarning
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
 from gamlens.explanation import Explanation
+from gamlens.figures.localization_figures import place_panel, truth_panel
 from gamlens.figures.panels import SALIENCY_KEY, heat, place_keys
-from gamlens.figures.place_figures import place_panel, truth_panel
 from gamlens.figures.request import example_of
 from gamlens.inputs.images import upright
 from gamlens.lens import Lens
 from gamlens.render import Block, Grid, Heading, LineKey, Panel, ScaleKey, Text, thumbnail
-from gamlens.report.values import Column, ItemKey, gains
+from gamlens.report.paired_values import Column, ItemKey, gains
 
 CASE_SIDE = 320
 

@@ -14,7 +14,7 @@ from gamlens.lens import Lens
 from gamlens.render import Block, Heading, Page, Section, Table, Text
 from gamlens.report import evaluation_sections as parts
 from gamlens.report.cases import areas, cases, source
-from gamlens.report.values import columns, reference, rivals
+from gamlens.report.paired_values import columns, reference, rivals
 
 Topic = tuple[str, list[Block]]
 

@@ -12,7 +12,7 @@ from gamlens.evaluation import tables
 from gamlens.evaluation.results import Run
 from gamlens.methods import METHODS
 from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
-from gamlens.report.values import Column, ItemKey, aligned, difference, gains
+from gamlens.report.paired_values import Column, ItemKey, aligned, difference, gains
 
 POINTS, BINS, ERRORS = 800, 5, 200
 SMALL = 20

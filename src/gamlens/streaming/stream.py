@@ -128,7 +128,7 @@ def sort_by_size(loaded: Sequence[Loaded], device: torch.device) -> SizeBatches:
         if isinstance(ready, GamlensError):
             errors[place] = ready
         else:
-            sizes.setdefault((ready.raw is None, ready.batches[0].shape[1:]), {})[place] = ready
+            sizes.setdefault((ready.pending_transform is None, ready.batches[0].shape[1:]), {})[place] = ready
     batches = [(list(one), join(list(one.values()), pin=device.type == "cuda")) for one in sizes.values()]
     if device.type == "cpu":
         batches = [(places, normalise_on(ready, device)) for places, ready in batches]

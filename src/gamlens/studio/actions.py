@@ -14,8 +14,8 @@ from gamlens.studio import html_fragments as html
 from gamlens.studio.controls import Controls
 from gamlens.studio.downloads import Download, download
 from gamlens.studio.model_cache import ModelCache
+from gamlens.studio.result_images import Shown, guesses, notes, stage_images
 from gamlens.studio.session import SLOTS, ClickedPoint, Session, Sessions, Slot, TabName
-from gamlens.studio.stage_images import Shown, guesses, notes, stage_images
 from gamlens.trace import Trace
 
 log = logging.getLogger("gamlens.studio")

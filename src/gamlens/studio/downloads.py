@@ -10,7 +10,7 @@ import numpy as np
 from gamlens import render
 from gamlens.explanation import file_stem
 from gamlens.methods import METHODS
-from gamlens.studio.stage_images import Shown, draw, guesses, point_match, stage_images
+from gamlens.studio.result_images import Shown, draw, guesses, point_match, stage_images
 from gamlens.trace import Trace
 
 LONGEST_DOWNLOAD = 4096

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment
 from PIL import Image
 
-from gamlens.studio.stage_images import StageImage
+from gamlens.studio.result_images import StageImage
 from gamlens.trace import Guess
 
 STAGE_JPEG_QUALITY = 90

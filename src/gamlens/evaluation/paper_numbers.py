@@ -1,4 +1,4 @@
-"""The paper's own numbers (Tables 1 and 2): `paper.csv` has one column per method and n, empty where it has none."""
+"""The paper's own numbers (Tables 1 and 2): `paper_numbers.csv` has one column per method and n, empty where it has none."""
 
 import csv
 from functools import cache
@@ -10,7 +10,7 @@ WHERE = ("task", "data", "subset", "metric", "model")
 @cache
 def paper_numbers() -> dict[tuple[str, ...], float]:
     """{(task, data, subset, metric, model, "gam n=1"): the paper's number}"""
-    lines = resources.files(__package__).joinpath("paper.csv").read_text(encoding="utf-8").splitlines()
+    lines = resources.files(__package__).joinpath("paper_numbers.csv").read_text(encoding="utf-8").splitlines()
     return {
         (*(row[name] for name in WHERE), column): float(value)
         for row in csv.DictReader(lines)

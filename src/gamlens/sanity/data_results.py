@@ -13,7 +13,7 @@ from gamlens.evaluation.table_files import TextTable, write_files
 from gamlens.metrics import SIMILARITIES
 from gamlens.sanity.compared_maps import title
 from gamlens.sanity.data_randomisation import DIGIT_MEAN, DIGIT_STD, Trial, passes, summary
-from gamlens.sanity.parameter_files import in_words
+from gamlens.sanity.parameter_results import in_words
 
 NETWORKS = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}  # and their short names
 DIGIT_SIDE = 168
