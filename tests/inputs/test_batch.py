@@ -31,10 +31,10 @@ def test_developed_later_to_the_same_bits(transform, views):
     looks, images = Views.parse(views), photos(3)
     expected = prepare(images, transform, looks)
     raw = join([prepare_pixels(image, transform, looks) for image in images])
-    assert raw.raw == transform
+    assert raw.pending_transform == transform
     assert {batch.dtype for batch in raw.batches} == {torch.uint8}
     done = normalise_on(raw, CPU)
-    assert (done.raw, done.mirrored, done.frames) == (None, expected.mirrored, expected.frames)
+    assert (done.pending_transform, done.mirrored, done.frames) == (None, expected.mirrored, expected.frames)
     for mine, own, want in zip(done.batches, raw.batches, expected.batches, strict=True):
         assert mine.dtype == torch.float32
         assert mine.stride() == want.stride()
