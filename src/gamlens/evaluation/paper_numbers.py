@@ -1,4 +1,4 @@
-"""The paper's own numbers (Tables 1 and 2). In `paper_numbers.csv` each method and n has a column, which may be empty."""
+"""The paper's own numbers (Tables 1 and 2). In `paper_numbers.csv` each method and n has a column."""
 
 import csv
 from functools import cache

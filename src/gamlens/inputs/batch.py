@@ -57,8 +57,8 @@ class ModelInput:
         pictures: The B images as the user gave them.
         frames: For each image, where the plain view's input lies in it.
         views: The views that the batches are of.
-        pending_transform: None where the batches are the model's input. Otherwise they are uint8 pixels, and `normalise_on` makes
-            the model's input of them by this transform.
+        pending_transform: None where the batches are the model's input. Otherwise they are uint8 pixels, and
+            `normalise_on` makes the model's input of them by this transform.
     """
 
     batches: tuple[Tensor, ...]
