@@ -279,3 +279,39 @@ def test_an_error_is_raised_whenever_a_broken_result_is_read(monkeypatch: pytest
     for side in (pair.y, pair.x, pair.y):
         with pytest.raises(GamlensError, match="The score of row 0 is nan"):
             side.numpy()
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-3])
+def test_float16_scales_no_further_than_its_scores_can_bear(factor: float) -> None:
+    """Weak gradients at the block ask for a large factor, which the float16 scores themselves could not hold."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)
+    ).eval()
+    with torch.no_grad():
+        net[4].weight.mul_(factor)
+    batch = nets.images(2).float()
+    found = [
+        Lens(net, blocks=["1"], precision=precision).classify(batch, [1, 2], n=1) for precision in ("fp32", "fp16")
+    ]
+    torch.testing.assert_close(found[1].maps, found[0].maps, atol=5e-3, rtol=0)
+
+
+def test_a_class_may_be_a_tensor_of_one_number() -> None:
+    lens, batch = Lens(nets.small()), nets.images(2)
+    classes = [torch.tensor(3), np.array(4)]
+    assert lens.classify(batch, classes).targets.tolist() == [3, 4]
+
+
+def test_pixels_are_explained_by_the_method_they_were_captured_for() -> None:
+    lens, batch = Lens(nets.small()), nets.images(1)
+    trace = lens.trace(batch, 0, method="guided_backprop")
+    nets.same(trace.explain("guided_backprop"), lens.classify(batch, 0, method="guided_backprop"))
+    for method in ("input_gradient", "gam"):
+        with pytest.raises(GamlensError, match=f"captured for Guided backprop: trace again with method='{method}'"):
+            trace.explain(method)
+
+
+def test_prepared_images_are_one_batch() -> None:
+    lens = Lens(nets.small())
+    with pytest.raises(GamlensError, match="leave batch_size out"):
+        lens.classify(lens.prepare(nets.images(3)), 0, batch_size=2)

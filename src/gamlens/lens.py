@@ -169,6 +169,8 @@ class Lens:
         """Why this class? Trace and explain: a tensor in one forward, other images 32 at a time, or `batch_size`."""
         if batch_size is not None and batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
+        if isinstance(images, ModelInput) and batch_size is not None:
+            raise GamlensError("Prepared images run in one forward: leave batch_size out.")
         if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
             trace = self.trace(images, target, n=n, method=method, score=score, views=views, keep_graph=False)
             return trace.explain(method, n, fuse)
@@ -299,7 +301,7 @@ class Lens:
         return pair.release().explain(method, n, fuse, score=score)
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
-        """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N broadcasts."""
+        """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N runs the one N times."""
         sides = (self.prepare(x, views=views), self.prepare(y, views=views))
         counts = (len(sides[0].pictures), len(sides[1].pictures))
         if sides[0].views != sides[1].views:
@@ -429,7 +431,7 @@ class Lens:
         return normalise_on(images, self.device) if images.pending_transform is not None else images
 
     def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
-        """One forward of the plain view, which keeps what it is asked for in a graph.
+        """One forward of the plain view, which keeps what it is asked for: in a graph, or without one at n = 0.
 
         Args:
             images: As `trace` takes them.

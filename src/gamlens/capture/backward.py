@@ -14,7 +14,7 @@ from gamlens.errors import GamlensError
 
 IMAGES_TOGETHER = 64  # rows of one batched backward: bounds its memory
 ATTENTION = re.compile(r"attention|flash|xformers|sdp", re.IGNORECASE)
-PROBE, PEAK, WIDEST = 2.0**14, 2.0**6, 2.0**28  # of the scaling in float16
+PROBE, PEAK, WIDEST, SAFE = 2.0**14, 2.0**6, 2.0**28, 2.0**15  # of the scaling in float16
 
 
 def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bool) -> list[dict[str, Tensor]]:
@@ -127,9 +127,10 @@ def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_grap
 
     In float16 a gradient below 6e-8 vanishes and one above 65,504 overflows. Each score s_r is therefore multiplied
     by its own power of two before the backward, and its gradients are divided by it afterwards, which is exact. The
-    power brings the largest gradient at the last block, whose backward costs next to nothing, to 2^6. It is read on
-    the device, from one backward of 2^14 s_r, which finds small gradients, and one of 2^-14 s_r, which finds large
-    ones, so that nothing waits.
+    power brings the largest gradient at the last block, whose backward costs next to nothing, to 2^6. The power is
+    computed on the device, so that nothing waits: from one backward of 2^14 s_r, which finds small gradients, and one
+    of 2^-14 s_r, which finds large ones. Where the score itself is made of float16 numbers, the power must not exceed
+    2^15: a third backward shows which scores overflow under theirs.
     """
     if torch.float16 not in map(operator.attrgetter("dtype"), blocks):
         return torch.autograd.grad(score.sum(), blocks, retain_graph=keep_graph, allow_unused=True)
@@ -138,6 +139,8 @@ def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_grap
         for factor in (PROBE, 1 / PROBE)
     )
     scale = _scales(_peaks(up, score) / PROBE, _peaks(down, score) * PROBE)
+    tried = torch.autograd.grad((score * scale).sum(), last, retain_graph=True, allow_unused=True)
+    scale = torch.where(_peaks(tried, score).isfinite(), scale, scale.clamp(max=SAFE))
     found = torch.autograd.grad((score * scale).sum(), blocks, retain_graph=keep_graph, allow_unused=True)
     return [None if gradient is None else gradient.float() / _rows_of(scale, gradient) for gradient in found]
 

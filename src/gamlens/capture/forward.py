@@ -39,6 +39,7 @@ class ForwardRecord:
         checks: What may be wrong with the blocks.
         backward_context: Makes the context that a backward through this record runs under.
         make_maps: Makes maps from activations and gradients: `fuse.make_maps`, or a compiled version of it.
+        method: The method of kind "input" that the pixels were kept for.
     """
 
     guard: ModelGuard
@@ -49,6 +50,7 @@ class ForwardRecord:
     checks: Checks = field(default_factory=Checks)
     backward_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     make_maps: fuse.MapMaker = fuse.make_maps
+    method: Any = None
 
     @cached_property
     def activations(self) -> dict[str, Tensor]:

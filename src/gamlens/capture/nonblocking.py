@@ -55,7 +55,7 @@ class Checks:
     items: tuple[Check, ...] = ()
 
     def with_check(self, check: Check, device: torch.device) -> Checks:
-        """These checks and one more. On the CPU it is answered at once, and only a bad one would be kept."""
+        """These checks and one more. On the CPU it is answered at once and not kept."""
         if device.type != HOST:
             return Checks((*self.items, check))
         if bool(check.bad()):

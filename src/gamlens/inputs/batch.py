@@ -73,7 +73,9 @@ def prepare(images: Any, transform: Transform | ExternalTransform, views: Views 
     """Decode and transform images once for every view; a preprocessed batch (B,C,H,W) is taken as it is."""
     colours = (transform.mean, transform.std) if isinstance(transform, Transform) else None
     if isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point() and images.numel() > 0:
-        batches = [_resized(images, scale) for scale in views.scales]
+        batches = [images]
+        for scale in views.scales[1:]:
+            batches.append(_resized(images, scale))
         return _with_mirrored(batches, BatchPictures(images, colours), [_whole(images)] * len(images), views)
     shown, frames, made = [], [], []
     for picture in pictures(images):

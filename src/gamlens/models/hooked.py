@@ -132,6 +132,7 @@ class HookedModel:
         found = self.model_blocks(batch)
         if method is not None and method.kind == "input":
             record = self._run(batch, found, (PIXELS,), method, embedding)
+            record.method = method
         else:
             record = self._run(batch, found, last_layers(found.points, n), None, embedding)
         if record.blocks:

@@ -139,6 +139,7 @@ class PairTrace:
             provenance=self.provenances[side].scored_by(scores.score_name(score)),
             checks=waiting,
             make_maps=self.records[number].make_maps,
+            method=self.records[number].method,
         )
 
     def _place(self, side: int) -> tuple[int, slice]:
