@@ -14,7 +14,7 @@ from gamlens.errors import GamlensError
 
 IMAGES_TOGETHER = 64  # rows of one batched backward: bounds its memory
 ATTENTION = re.compile(r"attention|flash|xformers|sdp", re.IGNORECASE)
-PROBE, PEAK, WIDEST, SAFE = 2.0**14, 2.0**6, 2.0**28, 2.0**15  # of the scaling in float16
+PROBE, PEAK, WIDEST, LARGEST_SCALE = 2.0**14, 2.0**6, 2.0**28, 2.0**15  # of the scaling in float16
 
 
 def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bool) -> list[dict[str, Tensor]]:
@@ -140,7 +140,7 @@ def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_grap
     )
     scale = _scales(_peaks(up, score) / PROBE, _peaks(down, score) * PROBE)
     tried = torch.autograd.grad((score * scale).sum(), last, retain_graph=True, allow_unused=True)
-    scale = torch.where(_peaks(tried, score).isfinite(), scale, scale.clamp(max=SAFE))
+    scale = torch.where(_peaks(tried, score).isfinite(), scale, scale.clamp(max=LARGEST_SCALE))
     found = torch.autograd.grad((score * scale).sum(), blocks, retain_graph=keep_graph, allow_unused=True)
     return [None if gradient is None else gradient.float() / _rows_of(scale, gradient) for gradient in found]
 
