@@ -322,3 +322,13 @@ def test_results_that_an_earlier_version_pickled_are_read() -> None:
     assert len(found["gallery"]) == 1
     assert found["gallery"].frames[0].original == (8, 8)
     assert len(pickle.loads(pickle.dumps(found["photo"]))) == 1
+
+
+def test_the_box_of_an_overlay_is_that_of_the_shown_block() -> None:
+    result = Lens(nets.small()).classify(nets.images(1), 1, n=2)
+    for name in result.blocks:
+        alone = replace(result, maps=result.blocks[name])
+        shown, expected = result.overlay(block=name, threshold=0.6), alone.overlay(threshold=0.6)
+        assert np.array_equal(np.asarray(shown), np.asarray(expected))
+    first, last = (np.asarray(result.overlay(block=name, threshold=0.6)) for name in result.blocks)
+    assert not np.array_equal(first, last)

@@ -134,13 +134,12 @@ class Explanation:
     def full(self, i: int = 0, *, block: str | None = None) -> Tensor:
         """Row i's map at the original image's size, (H,W) in [0,1]; or that of one block."""
         self.check()
-        maps = self.maps if block is None else self._block(block)
-        return self.frames[int(self.index[i])].map(maps[i])
+        return self.frames[int(self.index[i])].map(self._maps(block)[i])
 
-    def _block(self, name: str) -> Tensor:
-        if name not in self.blocks:
-            raise GamlensError(f"There is no map of block {name!r}; there are {', '.join(self.blocks)}.")
-        return self.blocks[name]
+    def _maps(self, block: str | None) -> Tensor:
+        if block is not None and block not in self.blocks:
+            raise GamlensError(f"There is no map of block {block!r}; there are {', '.join(self.blocks)}.")
+        return self.maps if block is None else self.blocks[block]
 
     def overlay(
         self,
@@ -153,9 +152,11 @@ class Explanation:
         threshold: float | None = None,
         mode: locate.BoxMode = "all",
     ) -> Image.Image:
-        """Row i's map over the original image; with a threshold, its box as well."""
-        boxes = [] if threshold is None else [box for box in self[i].boxes(threshold, mode).tolist() if any(box)]
-        full = self.full(i, block=block).cpu().numpy()
+        """Row i's map, or that of one of its blocks, over the original image; with a threshold, its box as well."""
+        full, boxes = self.full(i, block=block).cpu().numpy(), []
+        if threshold is not None:
+            found = locate.boxes(self._maps(block)[i][None], threshold=threshold, mode=mode)
+            boxes = [box for box in self.frames[int(self.index[i])].boxes(found).tolist() if any(box)]
         return render.overlay(self.image(i), full, opacity=opacity, cmap=cmap, style=style, boxes=boxes)
 
     def boxes(self, threshold: float = 0.25, mode: locate.BoxMode = "all") -> Tensor:

@@ -207,7 +207,7 @@ class HookedModel:
                 program = self._programs.get(key)
                 if key in self._programs and program is None:
                     return None
-                if program is None and len(self._programs) >= MOST_PROGRAMS:
+                if program is None and len(list(filter(None, self._programs.values()))) >= MOST_PROGRAMS:
                     raise compiled.Unsupported(f"there are {MOST_PROGRAMS} programs already, one per size and blocks")
                 if program is None or not program.fits(batch):
                     program = compiled.build(self.guard, batch, points, embedding=embedding, precision=self.dtype)
