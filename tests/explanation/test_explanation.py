@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gamlens import Explanation, GamlensError, Lens, PairExplanation, Transform
+from gamlens import Explanation, GamlensError, GamlensWarning, Lens, PairExplanation, Transform
 
 LABELS = ("ant", "bee", "cat", "a/b: c?", "elk", "fox", "gnu", "hen", "ibex", "jay")
 
@@ -332,3 +332,9 @@ def test_the_box_of_an_overlay_is_that_of_the_shown_block() -> None:
         assert np.array_equal(np.asarray(shown), np.asarray(expected))
     first, last = (np.asarray(result.overlay(block=name, threshold=0.6)) for name in result.blocks)
     assert not np.array_equal(first, last)
+
+
+def test_the_former_name_of_to_host_still_works() -> None:
+    result = Lens(nets.small()).classify(nets.images(1), 1)
+    with pytest.warns(GamlensWarning, match="to_host"):
+        assert torch.equal(result.leave()().maps, result.maps)

@@ -18,7 +18,7 @@ from torch import Tensor
 from gamlens import boxes as locate
 from gamlens import render
 from gamlens.capture.nonblocking import Checks, answers_of, to_host
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, warn
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 
@@ -190,6 +190,11 @@ class Explanation:
             return self._with_tensors(found[len(answers) :], pictures=shown, checks=Checks())
 
         return arrive
+
+    def leave(self, pool: Executor | None = None) -> Callable[[], Explanation]:
+        """The former name of `to_host`."""
+        warn("Explanation.leave is called to_host now; the old name will go.")
+        return self.to_host(pool)
 
     def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The maps as an array (R,H,W)."""

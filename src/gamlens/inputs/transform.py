@@ -64,15 +64,15 @@ class Transform:
             raise GamlensError(f"The transform has {len(self.mean)} channels, the image {pixels.shape[2]}.")
         return pixels, frame
 
-    def normalise(self, pixels: Pixels, out: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """Write (x / 255 - mean) / std of `pixels` (H,W,C) to `out` (C,H,W).
+    def normalise(self, pixels: Pixels, into: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        """Write (x / 255 - mean) / std of `pixels` (H,W,C) to `into` (C,H,W).
 
         It is done by numpy because torch would start threads of its own in every thread that decodes images.
         """
         mean, std = (np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std))
-        np.divide(pixels.transpose(2, 0, 1), 255, out=out, dtype=np.float32)
-        np.subtract(out, mean, out=out)
-        np.divide(out, std, out=out)
+        np.divide(pixels.transpose(2, 0, 1), 255, out=into, dtype=np.float32)
+        np.subtract(into, mean, out=into)
+        np.divide(into, std, out=into)
 
     def table(self) -> Tensor:
         """What each value of a uint8 pixel becomes: (C,256). With it a GPU normalises to the same bits as numpy."""

@@ -85,9 +85,12 @@ class Gallery:
 
         return load(path)
 
-    def check(self, lens: Lens) -> None:
-        """Raise an error if another model, other weights, another block or precision made this gallery."""
-        asked_of = lens_identity(lens)
+    def check(self, lens: Lens | Mapping[str, str]) -> None:
+        """Raise an error if another model, other weights, another block or precision made this gallery.
+
+        In place of the lens, what a gallery of its own would say in `about` may be given.
+        """
+        asked_of = lens if isinstance(lens, Mapping) else lens_identity(lens)
         for name in ("model", "block", "embedding", "precision", "fingerprint"):
             own, asked = self.about.get(name), asked_of.get(name)
             if own is not None and asked is not None and own != asked:
