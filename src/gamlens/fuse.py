@@ -4,10 +4,10 @@ Nothing that is given is written to.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -145,9 +145,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-@contextmanager
-def without_grad_or_autocast(like: Tensor) -> Iterator[None]:
-    """No graph and no autocast on the device of `like`, whatever surrounds the call: maps keep their own precision."""
+def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
+    """No autocast on the device of `like`, whatever surrounds the call: scores and maps keep their own precision."""
     kind = like.device.type
-    with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
-        yield
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -21,7 +21,7 @@ from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.layer_points import OUTPUT
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, PairExplanation, concat
-from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
+from gamlens.fuse import Fusion, at_least_float32, without_autocast
 from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, normalise_on, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
@@ -239,8 +239,8 @@ class Lens:
             rule = scores.find_class_score(score, multi_label=self.multi_label)
             with torch.enable_grad():
                 output = self._hooked.class_scores(record, count)
-            with without_grad_or_autocast(output), torch.enable_grad():
-                values = rule(at_least_float32(output))
+                with without_autocast(output):
+                    values = rule(at_least_float32(output))
             return Trace.from_record(record, values, target, provenance, output=output.detach(), keep_graph=keep_graph)
         with torch.enable_grad():
             value = score(self._hooked.picked(record))
@@ -371,7 +371,7 @@ class Lens:
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             record = self._hooked.forward(batch, n, method=METHODS[method], embedding=True)
             own = record.required_embedding()
-            with without_grad_or_autocast(own), outside_inference_mode(), torch.enable_grad():
+            with without_autocast(own), outside_inference_mode(), torch.enable_grad():
                 values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
             trace = Trace.from_record(record, values, target, provenance, output=values.detach())
             traces.append((trace, mirrored))

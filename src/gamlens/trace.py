@@ -20,7 +20,7 @@ from gamlens.capture.layer_points import PIXELS
 from gamlens.capture.nonblocking import Check, Checks, finite_score, indices_on, to_host
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, Explanation
-from gamlens.fuse import BlockMaps, at_least_float32, without_grad_or_autocast
+from gamlens.fuse import BlockMaps, at_least_float32, without_autocast
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS, Method
@@ -221,7 +221,7 @@ class Trace:
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
         names = last_layers(tuple(self.gradients), n)
-        with without_grad_or_autocast(self.scores):
+        with torch.no_grad(), without_autocast(self.scores):
             if self.views:
                 made = self._maps_over_views(method, names, fuse)
             else:
@@ -230,13 +230,13 @@ class Trace:
 
     def explain_raw(self, method: str, raw: Tensor) -> Explanation:
         """A map (R,h,w) that was made elsewhere, resized and normalised like a method's own."""
-        with without_grad_or_autocast(self.scores):
+        with torch.no_grad(), without_autocast(self.scores):
             made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
         return self._explanation(method, self.blocks[-1:], "mean", made)
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
         """The method's map (R,h,w) at the size of a block, the last by default, neither resized nor normalised."""
-        with without_grad_or_autocast(self.scores):
+        with torch.no_grad(), without_autocast(self.scores):
             (inputs,) = self._inputs(method, [block or self.blocks[-1]])
             return METHODS[method].fn(*map(at_least_float32, inputs))
 
@@ -323,7 +323,7 @@ class Trace:
 
     def evidence(self, block: str | None = None) -> Evidence:
         """What Grad-CAM adds up at a block, split by sign, and the pixels it hides (Eq. 4)."""
-        with without_grad_or_autocast(self.scores):
+        with torch.no_grad(), without_autocast(self.scores):
             positive, negative = methods.evidence(*map(at_least_float32, self._rows_at(block or self.blocks[-1])))
         return Evidence(positive, negative, negative.abs() >= positive)
 

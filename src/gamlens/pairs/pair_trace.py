@@ -17,7 +17,7 @@ from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import Check, Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, PairExplanation
-from gamlens.fuse import at_least_float32, without_grad_or_autocast
+from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.methods import METHODS
 from gamlens.pairs import correspondence
 from gamlens.pairs.correspondence import Matches, PairSide
@@ -81,7 +81,7 @@ class PairTrace:
         if entry.kind != "pair":
             left, right = x.explain(method, n, fuse), y.explain(method, n, fuse)
         else:
-            with without_grad_or_autocast(x.scores):
+            with torch.no_grad(), without_autocast(x.scores):
                 hx, hy = (at_least_float32(side.activations[self.blocks[-1]]) for side in (x, y))
                 raw = entry.fn(hx, hy), entry.fn(hy, hx)
             left, right = x.explain_raw(method, raw[0]), y.explain_raw(method, raw[1])
@@ -105,7 +105,7 @@ class PairTrace:
     def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Trace, Trace]:
         """The score of every pair, and one backward into both sides."""
         fn = scores.find_pair_score(score)
-        with without_grad_or_autocast(self.embeddings[0]), outside_inference_mode(), torch.enable_grad():
+        with without_autocast(self.embeddings[0]), outside_inference_mode(), torch.enable_grad():
             value = fn(at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1]))
         waiting = Checks()
         for record in self.records:
@@ -161,7 +161,7 @@ class PairTrace:
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
         order = (0, 1) if side == "x" else (1, 0)
-        with without_grad_or_autocast(self.embeddings[0]):
+        with torch.no_grad(), without_autocast(self.embeddings[0]):
             h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in order]
             e = [at_least_float32(self.embeddings[number][pair].detach()) for number in order]
             eps = torch.finfo(self.embeddings[0].dtype).eps

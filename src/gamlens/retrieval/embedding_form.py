@@ -21,7 +21,7 @@ from torch import Tensor
 from gamlens.capture import backward
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
-from gamlens.fuse import at_least_float32, without_grad_or_autocast
+from gamlens.fuse import at_least_float32, without_autocast
 
 LINEAR_FORM, UNIT_FORM, OTHER_FORM = "linear", "unit", "other"
 FORM_TOLERANCE = 0.02
@@ -36,13 +36,13 @@ def find_form(record: ForwardRecord, embeddings: Tensor) -> tuple[str, Tensor]:
     e = at_least_float32(embeddings.detach())
     noise = torch.randn(e.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(e)
     v = F.normalize(noise) + F.normalize(e)
-    with without_grad_or_autocast(e), outside_inference_mode(), torch.enable_grad():
+    with without_autocast(e), outside_inference_mode(), torch.enable_grad():
         along = (at_least_float32(embeddings) * v).sum(dim=1)
     (found,) = backward.gradients(along, [record], keep_graph=True)
     name, gradient = list(found.items())[-1]
     coarse = max(torch.finfo(t.dtype).eps for t in (record.blocks[name], embeddings))
     if gradient.shape[1] == e.shape[1]:
-        with without_grad_or_autocast(e):
+        with torch.no_grad(), without_autocast(e):
             g = at_least_float32(gradient)
             length = g.flatten(1).norm(dim=1).clamp(min=torch.finfo(g.dtype).tiny)
             for form in (LINEAR_FORM, UNIT_FORM):

@@ -17,7 +17,7 @@ from torch import Tensor
 from gamlens import methods
 from gamlens.capture.backward import batched_gradients
 from gamlens.explanation import PairExplanation
-from gamlens.fuse import at_least_float32, without_grad_or_autocast
+from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.inputs.images import Picture, pictures
 from gamlens.retrieval.embedding_form import OTHER_FORM, block_gradient
 from gamlens.retrieval.gallery import FramedPicture, Gallery
@@ -70,7 +70,7 @@ def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> Pai
         values, vectors = maps.score(places, ex, ey)
         given: tuple[Tensor | None, Tensor | None] = (None, None)
         if entry.kind == "pair":
-            with without_grad_or_autocast(values):
+            with torch.no_grad(), without_autocast(values):
                 hx, hy = (at_least_float32(side.activations)[at] for side, at in sides)
                 given = (entry.fn(hx, hy), entry.fn(hy, hx))
         for number, (side, at) in enumerate(sides):
@@ -86,7 +86,7 @@ def gradient_of(side: Gallery, at: list[int], v: Tensor) -> Tensor:
     ds/dh = J' v is the same vector at every position: c v, or c (v - <v,e> e) for embeddings of length 1. The module
     `embedding_form` has the derivation, `side.scales` the factors c.
     """
-    with without_grad_or_autocast(v):
+    with torch.no_grad(), without_autocast(v):
         e = at_least_float32(side.embeddings)[at]
         gradient = at_least_float32(side.scales)[at][:, None] * block_gradient(side.law, v, e)
     return gradient[:, :, None, None].expand(-1, -1, *side.activations.shape[2:])

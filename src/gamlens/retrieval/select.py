@@ -10,7 +10,7 @@ from gamlens import methods, scores
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import GamlensError
-from gamlens.fuse import Fusion, at_least_float32, without_grad_or_autocast
+from gamlens.fuse import Fusion, at_least_float32, without_autocast
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ def most_similar(score: str | scores.PairScore, queries: Tensor, images: Tensor,
         _check_lengths(score, side, embeddings, torch.arange(len(embeddings)))
     fn = scores.find_pair_score(score)
     best = []
-    with without_grad_or_autocast(ex):
+    with torch.no_grad(), without_autocast(ex):
         for query, own in enumerate(ex):
             value = fn(own.expand_as(ey), ey)
             Checks().with_check(finite_score(value, len(ey)), value.device)
@@ -74,7 +74,7 @@ def score_gradients(
     for side, embeddings in enumerate((x, y)):
         _check_lengths(score, side, embeddings, chosen[:, side])
     fn = scores.find_pair_score(score)
-    with without_grad_or_autocast(x), outside_inference_mode(), torch.enable_grad():
+    with without_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
         value = fn(own, other)
         Checks().with_check(finite_score(value, len(x)), value.device)
