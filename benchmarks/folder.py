@@ -29,7 +29,9 @@ from PIL import Image
 from torchvision import models
 
 from gamlens import Lens
-from gamlens.capture import device as host
+from gamlens import trace as trace_room
+from gamlens.capture.nonblocking import to_host
+from gamlens.explanation import result as result_room
 from gamlens.inputs.batch import ModelInput, Views, prepare_pixels
 from gamlens.streaming import stream as room
 from gamlens.streaming.prefetch import BatchPrefetcher, grouped, worker_count
@@ -133,8 +135,8 @@ def watched() -> Iterator[dict[str, float]]:
 
         return inner
 
-    def leave(*args: Any, plain: Any = host.leave) -> Any:
-        return timed("waiting for the device", plain(*args))
+    def timed_to_host(*args: Any) -> Any:
+        return timed("waiting for the device", to_host(*args))
 
     with ExitStack() as stack:
         for place, name, what in (
@@ -145,7 +147,8 @@ def watched() -> Iterator[dict[str, float]]:
             (room, "finish", "handing out"),
         ):
             stack.enter_context(patch.object(place, name, timed(what, getattr(place, name))))
-        stack.enter_context(patch.object(host, "leave", leave))
+        for module in (result_room, trace_room):
+            stack.enter_context(patch.object(module, "to_host", timed_to_host))
         start = time.perf_counter()
         yield spent
         spent["the rest"] = time.perf_counter() - start - sum(spent.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import gpu
 import growth
 import nets
 import pytest
+import spine
 import tools
 import torch
 import torch.nn.functional as F
@@ -127,3 +129,9 @@ def test_the_sketch_beside_which_we_are_measured_gives_our_maps(n: int) -> None:
     torch.testing.assert_close(
         tools.sketch(lens.model, layers)(batch, [1, 2]), lens.classify(batch, [1, 2], n=n).maps, rtol=0, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path(spine.__file__).parent.glob("*.py")))
+def test_every_benchmark_can_be_imported(name: str) -> None:
+    """What a benchmark imports from the package is there; what it does is left to those who run it."""
+    assert importlib.import_module(name).__doc__

@@ -315,3 +315,12 @@ def test_prepared_images_are_one_batch() -> None:
     lens = Lens(nets.small())
     with pytest.raises(GamlensError, match="leave batch_size out"):
         lens.classify(lens.prepare(nets.images(3)), 0, batch_size=2)
+
+
+def test_too_little_memory_for_the_backward_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr("gamlens.capture.backward._backward", fails)
+    with pytest.raises(GamlensError, match=r"The backward failed: no room\. Give fewer images at a time"):
+        Lens(nets.small()).classify(nets.images(1), 0)
