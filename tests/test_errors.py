@@ -64,7 +64,10 @@ LOOKS: dict[str, tuple[Callable[[Lens], object], str]] = {
     "pair score of a wrong shape": (lambda at: at.compare(X, Y, score=lambda a, b: a * b), r"2 rows.*found \(2, 32\)"),
     "unequal pairs": (lambda at: at.compare(X, nets.images(3)), r"x holds 2 images and y 3: .*1 against N"),
     "empty list": (lambda at: at.classify([]), r"no image: the list is empty"),
-    "uint8 tensor": (lambda at: at.classify(X.byte()), r"torch\.uint8 .*floating point \(B,C,H,W\).*uint8 numpy array"),
+    "uint8 tensor": (
+        lambda at: at.classify(X.byte()),
+        r"torch\.uint8 .*floating point tensor \(B,C,H,W\).*uint8 numpy array",
+    ),
     "float array": (lambda at: at.classify(X.numpy()), r"array of float64 .*uint8 \(H,W,3\).*torch tensor"),
     "array of a wrong shape": (lambda at: at.classify(np.zeros((4, 4, 7), np.uint8)), r"\(H,W,3\).*found \(4, 4, 7\)"),
     "tensor of a wrong shape": (lambda at: at.classify(X[0, 0]), r"\(B,C,H,W\) or \(C,H,W\).*found \(64, 64\)"),
