@@ -88,4 +88,5 @@ def load(name: str, root: AnyPath, *, split: str | None = None, limit: int | Non
 
 def names_with(truth: Truth) -> list[str]:
     """The names of the data sets that have boxes, or of those that have masks."""
-    return [name for name, entry in DATASETS.items() if truth in entry.truth]
+    entries = ((name, entry) for name, entry in DATASETS.items() if isinstance(entry, DatasetEntry))
+    return [name for name, entry in entries if truth in entry.truth]  # a user may put a plain function into DATASETS
