@@ -97,8 +97,39 @@ def test_class_scores_by_name(name, multi_label, expected):
 
 
 @pytest.mark.parametrize(("name", "expected"), [("dot", scores.dot), ("cosine", scores.cosine)])
-def test_pair_scores_by_name(name, expected):
-    assert scores.find_pair_score(name) is expected
+def test_a_pair_score_by_its_name_or_by_its_function_is_one_record(name, expected):
+    entry = scores.PAIR_SCORES[name]
+    assert entry.fn is expected
+    assert scores.find_pair_score(name) is entry
+    assert scores.find_pair_score(expected) is entry
+
+
+def test_nothing_is_known_about_a_function_of_the_user():
+    def mine(x, y):
+        return x.sum(dim=1)
+
+    entry = scores.find_pair_score(mine)
+    assert (entry.fn, entry.title) == (mine, "mine")
+    assert not entry.positive
+    assert not entry.sums_over_positions
+    assert entry.saturated is None
+    assert entry.undefined is None
+    assert not entry.saturated_pairs(mine(X, Y), X, Y).any()
+
+
+@pytest.mark.parametrize("score", [5, None, scores.PAIR_SCORES["dot"]])
+def test_what_is_neither_a_name_nor_a_function_is_no_score(score):
+    with pytest.raises(GamlensError, match=r"a name \(cosine, dot.*\) or a function of two tensors"):
+        scores.find_pair_score(score)
+
+
+@pytest.mark.parametrize("name", ["cosine", "dot"])
+def test_a_sum_over_positions_is_the_dot_product_over_its_divisor(name):
+    torch.manual_seed(2)
+    x, y = torch.randn(2, 4, 7, dtype=torch.float64)
+    entry = scores.PAIR_SCORES[name]
+    assert entry.sums_over_positions
+    torch.testing.assert_close(scores.dot(x, y) / entry.dot_divisor(x, y), entry.fn(x, y), rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +154,13 @@ def test_probabilities_are_read_in_float32():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_only_a_cosine_at_its_maximum_is_saturated(dtype):
+def test_a_cosine_of_one_or_minus_one_is_saturated(dtype):
     eps = torch.finfo(dtype).eps
-    values = torch.tensor([1, 1 - 8 * eps, 1 - 64 * eps, 1 + eps, -1], dtype=dtype)
-    assert scores.saturated("cosine", values).tolist() == [True, True, False, True, False]
-    assert not scores.saturated("dot", values).any()
-    assert not scores.saturated(lambda x, y: values, values).any()
+    values = torch.tensor([1, 1 - 8 * eps, 1 - 64 * eps, 1 + eps, -1, -1 + 8 * eps, -1 + 64 * eps, 0], dtype=dtype)
+    x = torch.ones(8, 2, dtype=dtype)
+    found = scores.PAIR_SCORES["cosine"].saturated_pairs(values, x, x)
+    assert found.tolist() == [True, True, False, True, True, True, False, False]
+    assert not scores.PAIR_SCORES["dot"].saturated_pairs(values, x, x).any()
 
 
 def test_gradients_of_saturated_scores_are_zero_on_both_sides():
@@ -140,5 +172,8 @@ def test_gradients_of_saturated_scores_are_zero_on_both_sides():
 
 
 def test_the_message_names_the_first_saturated_pairs():
-    assert scores.saturated_message(torch.tensor([True, False, True])).startswith("Pair 0, 2: both embeddings point")
-    assert "Pair 0, 1 and 3 more:" in scores.saturated_message(torch.ones(5).bool(), most=2)
+    entry = scores.PAIR_SCORES["cosine"]
+    found = entry.saturated_message(torch.tensor([True, False, True]))
+    assert found.startswith("Pair 0, 2: both embeddings point the same way or opposite ways, so the cosine is 1 or -1")
+    assert found.endswith("the maps are empty. Use score='dot' to see what the images share.")
+    assert "Pair 0, 1 and 3 more:" in entry.saturated_message(torch.ones(5).bool(), most=2)

@@ -14,13 +14,13 @@ from PIL import Image
 from torch import Tensor
 
 from gamlens import fuse, render, scores
-from gamlens.errors import GamlensError, near
+from gamlens.capture.nonblocking import Checks
+from gamlens.errors import GamlensError
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 
 PairSide = Literal["x", "y"]
 POOLING_TOLERANCE = 0.02
-SUMS_OVER_POSITIONS = ("cosine", "dot")  # the pair scores that are such a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,21 +71,28 @@ def parts(h: Tensor, other: Tensor, cell: tuple[int, int], factor: Tensor) -> Te
     return factor * torch.einsum("k,khw->hw", h[:, cell[0], cell[1]], other)
 
 
-def factor(h: tuple[Tensor, Tensor], embeddings: tuple[Tensor, Tensor], score: str, *, eps: float) -> Tensor:
+def factor(
+    h: tuple[Tensor, Tensor], embeddings: tuple[Tensor, Tensor], score: str | scores.PairScoreFunction, *, eps: float
+) -> Tensor:
     """What each <h_p, h'_q> is multiplied by, so that all of them add up to the score, from both blocks and embeddings.
 
     Average pooling, sum pooling and a pooled vector brought to length 1 differ by one number per image. `h` are blocks
     (C,u,v), `embeddings` (D,); `eps` is that of the precision in which the network pooled.
     """
-    if score not in SUMS_OVER_POSITIONS:
-        raise GamlensError(f"Matches are of the score 'cosine' or 'dot': {near(str(score), SUMS_OVER_POSITIONS)}")
+    entry = scores.find_pair_score(score)
+    if entry.dot_divisor is None:
+        sums = ", ".join(repr(name) for name, other in scores.PAIR_SCORES.items() if other.sums_over_positions)
+        raise GamlensError(
+            f"The score {scores.score_name(score)!r} is not known to be a multiple of the dot product, so it is no sum "
+            f"over pairs of positions and has no matches: use one of {sums}."
+        )
     result, most = h[0].new_ones(()), min(1000 * eps, POOLING_TOLERANCE)
     for activation, embedding in zip(h, embeddings, strict=True):
         result = result * _pooled(activation, embedding, most) / math.prod(activation.shape[1:])
-    if score == "cosine":
-        scores.cosine(embeddings[0][None], embeddings[1][None])
-        result = result / (embeddings[0].norm() * embeddings[1].norm())
-    return result
+    x, y = embeddings[0][None], embeddings[1][None]
+    if entry.undefined is not None:
+        Checks().with_check(entry.defined(x, y), x.device)
+    return result / entry.dot_divisor(x, y)[0]
 
 
 def cell_of(point: tuple[float, float], frame: Frame, size: tuple[int, int]) -> tuple[int, int]:

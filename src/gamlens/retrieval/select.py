@@ -17,7 +17,7 @@ from gamlens.fuse import Fusion, at_least_float32, without_autocast
 class PairOptions:
     """Which pairs are explained (`pairs`, the `top` images of each query, or all), how, and how many at a time."""
 
-    score: str | scores.PairScore
+    score: str | scores.PairScoreFunction
     method: str
     n: int
     fuse: Fusion
@@ -46,18 +46,18 @@ def select_pairs(options: PairOptions, x: Sized, y: Sized, known: tuple[Tensor, 
     return torch.cartesian_prod(torch.arange(len(x)), torch.arange(len(y))).reshape(-1, 2)
 
 
-def most_similar(score: str | scores.PairScore, queries: Tensor, images: Tensor, top: int) -> Tensor:
+def most_similar(score: str | scores.PairScoreFunction, queries: Tensor, images: Tensor, top: int) -> Tensor:
     """The `top` images (N,D) of highest score for each query (Q,D), best first: pairs (P,2), query by query."""
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise GamlensError(f"top={top!r}: give the number of images wanted for each query, at least 1.")
     ex, ey = at_least_float32(queries), at_least_float32(images)
+    entry = scores.find_pair_score(score)
     for side, embeddings in enumerate((ex, ey)):
-        _check_lengths(score, side, embeddings, torch.arange(len(embeddings)))
-    fn = scores.find_pair_score(score)
+        _check_defined(entry, side, embeddings, torch.arange(len(embeddings)))
     best = []
     with torch.no_grad(), without_autocast(ex):
         for query, own in enumerate(ex):
-            value = fn(own.expand_as(ey), ey)
+            value = entry.fn(own.expand_as(ey), ey)
             Checks().with_check(finite_score(value, len(ey)), value.device)
             near = value.topk(min(top, len(ey))).indices.cpu()
             best.append(torch.stack([torch.full_like(near, query), near], dim=1))
@@ -65,22 +65,22 @@ def most_similar(score: str | scores.PairScore, queries: Tensor, images: Tensor,
 
 
 def score_gradients(
-    score: str | scores.PairScore, x: Tensor, y: Tensor, chosen: Tensor
+    score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
     """The scores (P,) of embeddings x and y (P,D), their gradients (P,D) by x and by y, and which are saturated (P,).
 
     A saturated score is at its maximum, and its gradients are zero. `chosen` (P,2) numbers the images, for errors.
     """
+    entry = scores.find_pair_score(score)
     for side, embeddings in enumerate((x, y)):
-        _check_lengths(score, side, embeddings, chosen[:, side])
-    fn = scores.find_pair_score(score)
+        _check_defined(entry, side, embeddings, chosen[:, side])
     with without_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
-        value = fn(own, other)
+        value = entry.fn(own, other)
         Checks().with_check(finite_score(value, len(x)), value.device)
         gx, gy = torch.autograd.grad(value.sum(), (own, other))
     value = value.detach()
-    saturated = scores.saturated(score, value)
+    saturated = entry.saturated_pairs(value, own.detach(), other.detach())
     return value, (scores.without_saturated(gx, saturated), scores.without_saturated(gy, saturated)), saturated
 
 
@@ -97,12 +97,11 @@ def _given(pairs: Sequence[tuple[int, int]], counts: tuple[int, int]) -> Tensor:
     return found.long()
 
 
-def _check_lengths(score: str | scores.PairScore, side: int, embeddings: Tensor, numbers: Tensor) -> None:
-    """The cosine of an embedding of length zero is an error that names the image by its number."""
-    empty = (embeddings == 0).all(dim=1)
-    if score == "cosine" and bool(empty.any()):
-        number = int(numbers[int(empty.nonzero()[0, 0])])
-        raise GamlensError(
-            f"The embedding of {('queries', 'gallery')[side]}[{number}] is all zeros, so its cosine is undefined: use "
-            "score='dot', or choose another embedding= layer."
-        )
+def _check_defined(entry: scores.PairScore, side: int, embeddings: Tensor, numbers: Tensor) -> None:
+    """An embedding (N,D) that has no score is an error that names the image: side 0 or 1, and its number (N,)."""
+    if entry.undefined is None:
+        return
+    undefined = entry.undefined(at_least_float32(embeddings))
+    if bool(undefined.any()):
+        number = int(numbers[int(undefined.nonzero()[0, 0])])
+        raise GamlensError(entry.undefined_message(f"{('queries', 'gallery')[side]}[{number}]"))
