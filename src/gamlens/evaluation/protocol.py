@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gamlens import methods
-from gamlens.data import Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
+from gamlens.data import Dataset, Manifest, Sample, names_with, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
@@ -100,9 +100,9 @@ class Protocol:
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
-    """Whether a run measured its data as the paper did: masks of voc and coco, boxes of the others."""
+    """Whether a run measured its data as the paper did: by masks where the data set has them, else by boxes."""
     kind = about["protocol"]["kind"]
-    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in ("voc", "coco")))
+    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in names_with("masks")))
 
 
 def variant(about: Mapping[str, Any]) -> str:
