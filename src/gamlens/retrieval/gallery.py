@@ -109,7 +109,9 @@ def join_galleries(parts: Sequence[Gallery]) -> Gallery:
     if not parts:
         raise GamlensError("There is no image to remember.")
     if len(sizes := {part.size for part in parts}) > 1:
-        raise GamlensError(f"The images of a gallery must have the same size after the transform; found {sorted(sizes)}.")
+        raise GamlensError(
+            f"The images of a gallery must have the same size after the transform; found {sorted(sizes)}."
+        )
     tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in TENSORS}
     return replace(
         parts[0],
@@ -121,7 +123,7 @@ def join_galleries(parts: Sequence[Gallery]) -> Gallery:
 
 
 def lens_identity(lens: Lens) -> dict[str, str]:
-    """What a gallery records of the lens that made it. Block and embedding are left out until the lens has found them."""
+    """What a gallery records of the lens that made it. Block and embedding are there once the lens knows them."""
     identity = {"model": lens.name, "weights": lens.weights, "precision": lens.precision}
     identity["fingerprint"] = fingerprint(unwrap(lens.model))
     return {**identity, "block": lens.blocks[-1], "embedding": lens.embedding} if lens.knows_blocks else identity
