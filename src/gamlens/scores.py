@@ -1,6 +1,6 @@
 """The number that is explained: a class's logit or probability, or the similarity of two embeddings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -64,20 +64,24 @@ class PairScore:
         instead = f" Use score={self.instead!r} to see what the images share." if self.instead else ""
         return f"Pair {shown}: {self.saturated_because}; the maps are empty.{instead}"
 
-    def undefined_message(self, image: str) -> str:
-        """The error for an image, such as "x[3]", whose embedding has no score."""
-        instead = f"use score={self.instead!r}, or " if self.instead else ""
-        return f"The embedding of {image} {self.undefined_because}: {instead}choose another embedding= layer."
-
     def defined(self, x: Tensor, y: Tensor) -> Check:
-        """A check that every embedding of x and y (P,D) has a score."""
+        """A check that every embedding of x and y (P,D) has a score; on a device it is answered later."""
         assert self.undefined is not None
         masks = tuple(self.undefined(side.detach()) for side in (x, y))
         return Check(torch.cat(masks).any, partial(self._say_undefined, masks))
 
+    def require_defined(self, embeddings: Tensor, side: str, numbers: Sequence[int] | Tensor) -> None:
+        """An error if one of the embeddings (N,D) has no score; it is told by its side and its number, of (N,)."""
+        if self.undefined is not None and bool((mask := self.undefined(embeddings)).any()):
+            raise GamlensError(self._undefined_message(f"{side}[{int(numbers[int(mask.nonzero()[0, 0])])}]"))
+
     def _say_undefined(self, masks: tuple[Tensor, ...]) -> str:
         side, mask = next((side, mask) for side, mask in zip("xy", masks, strict=True) if bool(mask.any()))
-        return self.undefined_message(f"{side}[{int(mask.nonzero()[0, 0])}]")
+        return self._undefined_message(f"{side}[{int(mask.nonzero()[0, 0])}]")
+
+    def _undefined_message(self, image: str) -> str:
+        instead = f"use score={self.instead!r}, or " if self.instead else ""
+        return f"The embedding of {image} {self.undefined_because}: {instead}choose another embedding= layer."
 
 
 def logit(outputs: Tensor) -> Tensor:

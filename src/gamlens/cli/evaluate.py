@@ -33,7 +33,7 @@ ABLATED_METHODS = ",".join(ablation.BLOCK_METHODS)
 
 
 def _choice(name: str, what: str) -> str:
-    return f"{what}: {', '.join(protocols.CHOICES[name])}."
+    return f"{what}: {', '.join(protocols.choices()[name])}."
 
 
 @command("evaluate localization --data ilsvrc --root ILSVRC --model resnet50 --n 1,2 --out runs/loc", resumes=True)

@@ -1,4 +1,4 @@
-"""What one forward of pairs of images gave, from which both maps of every pair are made under any score."""
+"""PairTrace: the result of one forward of pairs of images, from which both maps of every pair are made."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
     ) -> PairExplanation:
-        """Both maps of every pair by `method` over the last n blocks. No forward."""
+        """Both maps of every pair by `method` over the last n blocks. The network does not run forward again."""
         entry = METHODS[method]
         x, y = self.sides(score)
         if entry.kind != "pair":
@@ -88,7 +88,7 @@ class PairTrace:
         return PairExplanation(left, right, left.scores)
 
     def sides(self, score: str | scores.PairScoreFunction = "cosine", *, keep: bool = True) -> tuple[Trace, Trace]:
-        """The Traces of x and of y under a score, one row per pair. Without `keep`, the graph is gone afterwards."""
+        """The Traces of x and of y under a score, one row per pair. Without `keep`, the graph is freed."""
         with self._lock:
             if score not in self._sides:
                 if self.released:
@@ -162,21 +162,29 @@ class PairTrace:
         score: str | scores.PairScoreFunction = "cosine",
         pair: int = 0,
     ) -> Matches:
-        """What matches a point of one image in the other: the score's own parts at the last block. No forward.
+        """What matches a point of one image in the other: the terms of the score at the last block, see Matches.
 
-        `point`: (x, y) in original pixels of the image `side`. An error where the embedding is not the pooled block.
+        The network does not run again. It is an error if the embedding is not the pooled last block.
+
+        Args:
+            point: (x, y) in original pixels of the image `side`.
+            side: The image of the pair that the point lies in.
+            score: A score that is a multiple of the dot product, so that it is a sum over pairs of positions.
+            pair: The number of the pair.
         """
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
-        order = (0, 1) if side == "x" else (1, 0)
+        entry, order = scores.find_pair_score(score), (0, 1) if side == "x" else (1, 0)
         with torch.no_grad(), without_autocast(self.embeddings[0]):
             h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in order]
             e = [at_least_float32(self.embeddings[number][pair].detach()) for number in order]
+            for number, own in zip(order, e, strict=True):
+                entry.require_defined(own[None], "xy"[number], (pair,))
             eps = torch.finfo(self.embeddings[0].dtype).eps
             share = correspondence.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
             cells = (h[0].shape[1], h[0].shape[2])
             cell = correspondence.cell_of(point, self.provenances[order[0]].frames[pair], cells)
-            value = float(scores.find_pair_score(score).fn(e[0][None], e[1][None])[0])
+            value = float(entry.fn(e[0][None], e[1][None])[0])
             other = self.provenances[order[1]]
             return Matches(
                 map=correspondence.parts(h[0], h[1], cell, share),
@@ -190,7 +198,7 @@ class PairTrace:
             )
 
     def release(self) -> PairTrace:
-        """Let the graph go: scores explained so far stay, others need a new trace."""
+        """Free the graph. Scores that were explained before can still be explained; any other needs a new trace."""
         with self._lock:
             self.released = True
             self.records = tuple(record.without_graph() for record in self.records)

@@ -1,4 +1,4 @@
-"""What is asked of many pairs: which of them are explained and how; their scores, and gradients by the embeddings."""
+"""Which of many pairs are explained, and how; their scores, and the gradients of these by the embeddings."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
@@ -12,10 +12,15 @@ from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.fuse import Fusion, at_least_float32, without_autocast
 
+SIDE_NAMES = ("queries", "gallery")
+
 
 @dataclass(frozen=True, eq=False)
 class PairOptions:
-    """Which pairs are explained (`pairs`, the `top` images of each query, or all), how, and how many at a time."""
+    """Which pairs are explained (those of `pairs`, the `top` images of each query, or all), how, and in which batches.
+
+    The fields are the options of `Lens.compare_many`.
+    """
 
     score: str | scores.PairScoreFunction
     method: str
@@ -33,7 +38,7 @@ class PairOptions:
 
     @property
     def blocks(self) -> int:
-        """How many of the last blocks are read: one map per image is made by methods that are not of kind "block"."""
+        """How many of the last blocks are read: n, or 1 if the method is not of kind "block" and makes a single map."""
         return self.n if methods.find(self.method).kind == "block" else 1
 
 
@@ -52,8 +57,8 @@ def most_similar(score: str | scores.PairScoreFunction, queries: Tensor, images:
         raise GamlensError(f"top={top!r}: give the number of images wanted for each query, at least 1.")
     ex, ey = at_least_float32(queries), at_least_float32(images)
     entry = scores.find_pair_score(score)
-    for side, embeddings in enumerate((ex, ey)):
-        _check_defined(entry, side, embeddings, torch.arange(len(embeddings)))
+    for side, embeddings in zip(SIDE_NAMES, (ex, ey), strict=True):
+        entry.require_defined(embeddings, side, range(len(embeddings)))
     best = []
     with torch.no_grad(), without_autocast(ex):
         for query, own in enumerate(ex):
@@ -69,11 +74,13 @@ def score_gradients(
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
     """The scores (P,) of embeddings x and y (P,D), their gradients (P,D) by x and by y, and which are saturated (P,).
 
-    A saturated score is at its maximum, and its gradients are zero. `chosen` (P,2) numbers the images, for errors.
+    Only the score itself is differentiated here, without the network: the embeddings are the leaves of the graph.
+    Where a score is saturated (`PairScore.saturated`) both gradients are set to zero. `chosen` (P,2) holds the numbers
+    of the images in both lists, for error messages.
     """
     entry = scores.find_pair_score(score)
-    for side, embeddings in enumerate((x, y)):
-        _check_defined(entry, side, embeddings, chosen[:, side])
+    for side, embeddings, numbers in zip(SIDE_NAMES, (x, y), chosen.T, strict=True):
+        entry.require_defined(at_least_float32(embeddings), side, numbers)
     with without_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
         value = entry.fn(own, other)
@@ -95,13 +102,3 @@ def _given(pairs: Sequence[tuple[int, int]], counts: tuple[int, int]) -> Tensor:
     if bool((found < 0).any() | (found >= torch.tensor(counts)).any()):
         raise GamlensError(f"pairs= names an image that is not there: {counts[0]} queries and {counts[1]} images.")
     return found.long()
-
-
-def _check_defined(entry: scores.PairScore, side: int, embeddings: Tensor, numbers: Tensor) -> None:
-    """An embedding (N,D) that has no score is an error that names the image: side 0 or 1, and its number (N,)."""
-    if entry.undefined is None:
-        return
-    undefined = entry.undefined(at_least_float32(embeddings))
-    if bool(undefined.any()):
-        number = int(numbers[int(undefined.nonzero()[0, 0])])
-        raise GamlensError(entry.undefined_message(f"{('queries', 'gallery')[side]}[{number}]"))
