@@ -258,7 +258,7 @@ def test_the_command(run: results.Run, tmp_path: Path) -> None:
         assert outcome.exit_code == 0, outcome.stderr
         assert "<h1>Report: loc</h1>" in (tmp_path / made).read_text()
     for arguments, message in (
-        ([str(tmp_path / "loc"), "-o", f"{out}/new/page.html", "--cases", "0"], "could not write the page to"),
+        ([str(tmp_path / "loc"), "-o", f"{out}/new/page.html", "--cases", "0"], "Cannot write the page to"),
         ([str(tmp_path)], "is not a run: run.json is missing"),
         ([str(tmp_path / "none")], "is not a run: run.json is missing"),
     ):
