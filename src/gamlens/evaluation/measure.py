@@ -8,7 +8,6 @@ columns of every metric of the protocol's kind (METRICS); or an error.
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -84,10 +83,11 @@ def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]
     maps, output = _with_controls(_explained(trace.explain, protocol)), trace.output
     assert output is not None
     del trace
-    objective = "objective" in protocol.kinds
-    under = _confidences(lens, batch, maps, output, protocol) if objective else repeat({})
-    inputs = zip(_with_truth(batch, 0, maps, protocol), under, strict=objective)
-    return _rows(batch, 0, "", maps, (replace(given, **own) for given, own in inputs), protocol)
+    inputs = _with_truth(batch, 0, maps, protocol)
+    if "objective" in protocol.kinds:
+        both = zip(inputs, _confidences(lens, batch, maps, output, protocol), strict=True)
+        inputs = (replace(given, **found) for given, found in both)
+    return _rows(batch, 0, "", maps, inputs, protocol)
 
 
 def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
@@ -150,8 +150,8 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
     whole = {name: values[0] for name, values in before.items()}
     for (method, _, _), values in maps.items():
         found = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
-        changed = {name: scores[order[id(values)]] for name, scores in after.items()} if method != UNCHANGED else whole
-        yield {"before": whole, "after": changed, **found}
+        hidden = {name: own[order[id(values)]] for name, own in after.items()} if method != UNCHANGED else whole
+        yield {"before": whole, "after": hidden, **found}
 
 
 def _similarity_rows(
