@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -242,14 +242,7 @@ def test_a_share_of_a_score_that_may_be_negative_is_left_out(
     run = measured(lens, root, protocol)
     assert left_out_note(run.about) == ""
     assert {cell.metric for cell in tables.cells(run)} == {"ADP", "PIC"}
-    score = PAIR_SCORES["cosine"]
-
-    class MadeUp(SimpleNamespace):
-        def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-            return score(x, y)
-
-    fields = {"fn": score, **getattr(score, "__dict__", {}), "positive": False}
-    monkeypatch.setitem(PAIR_SCORES, "cosine", MadeUp(**fields))
+    monkeypatch.setitem(PAIR_SCORES, "cosine", replace(PAIR_SCORES["cosine"], positive=False))
     assert {cell.metric for cell in tables.cells(run)} == {"PIC"}
     page = report.page([("pairs", run)], report.ReportOptions(count=0))
     assert "ADP is left out: it is a share of the explained score" in render.html(page)

@@ -11,7 +11,7 @@ from gamlens import data as datasets
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
 from gamlens.cli.show import show_cells
-from gamlens.data import DATASETS, Dataset, Manifest
+from gamlens.data import Dataset, Manifest
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, Registry
 from gamlens.evaluation import ablation, measure, results, tables
@@ -33,7 +33,7 @@ ABLATED_METHODS = ",".join(ablation.BLOCK_METHODS)
 
 
 def _choice(name: str, what: str) -> str:
-    return f"{what}: {', '.join(protocols.CHOICES[name])}."
+    return f"{what}: {', '.join(protocols.choices()[name])}."
 
 
 @command("evaluate localization --data ilsvrc --root ILSVRC --model resnet50 --n 1,2 --out runs/loc", resumes=True)
@@ -140,7 +140,7 @@ def subset(
 @command("ablate --data ilsvrc --root ILSVRC --model resnet50 --out ablation")
 def ablate(
     root: options.DatasetRoot,
-    data: Annotated[str, Option(help=f"Data set with boxes: {', '.join(DATASETS)}.")] = "ilsvrc",
+    data: Annotated[str, Option(help=f"Data set with boxes: {', '.join(datasets.names_with('boxes'))}.")] = "ilsvrc",
     split: options.DatasetSplit = None,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from gamlens import METHODS, figures, render
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, note, out_console, say, say_table, steps
-from gamlens.data import DATASETS, load
+from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.metric_columns import left_out_note
@@ -96,7 +96,7 @@ def figure(
     others: Annotated[int, Option(help="How many blocks the other methods use.")] = 1,
     score: options.PairScoreName = "cosine",
     threshold: Annotated[float, Option(help="Where a map is cut for boxes and masks.")] = 0.25,
-    data: Annotated[str | None, Option(help="In place of images, a data set: " + ", ".join(DATASETS))] = None,
+    data: Annotated[str | None, Option(help=f"In place of images, a data set: {options.DATASET_HELP}.")] = None,
     root: Annotated[Path | None, Option(help="The folder (or table) of the data set.")] = None,
     split: options.DatasetSplit = None,
     item: Annotated[list[str] | None, Option(help="An item of the data set by name; repeat it.")] = None,

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import resources
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from gamlens.data.sample import Box
-from gamlens.errors import GamlensError, attempt, near, reworded
+from gamlens.errors import GamlensError, Registry, attempt, near, reworded
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 AnyPath = str | os.PathLike[str]
@@ -155,6 +155,34 @@ def rows(path: Path) -> list[list[str]]:
     with read_as("CSV", path, csv.Error):
         found = list(csv.reader(io.StringIO(text(path), newline=""), strict=True))
     return [row for row in found if any(cell.strip() for cell in row)]
+
+
+def lines_by_id(path: Path, columns: str, convert: Callable[[str], Entry]) -> Registry[tuple[Entry, ...]]:
+    """A text file of lines that begin with an id, as many data sets publish their lists: {id: the other columns}.
+
+    Args:
+        path: The file. Empty lines are skipped.
+        columns: What a line holds, such as "id x y w h", for counting the columns and for errors. Columns are separated
+            by spaces or tabs; the last one is the rest of its line, so it may hold spaces.
+        convert: Makes a value of each column after the id: str, int or float.
+
+    Returns:
+        The lines in the order of the file. Asking for an id that has no line is a GamlensError that names the file.
+    """
+    count, found = len(columns.split()), dict[str, tuple[Entry, ...]]()
+    for number, line in enumerate(text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"Line {number} of {str(path)!r}"
+        with reworded(f"{where} is not `{columns}`: found {line.strip()!r}", ValueError):
+            key, *cells = line.strip().split(maxsplit=count - 1)
+            if len(cells) != count - 1:
+                raise ValueError(f"{count} columns are needed")
+            values = tuple(map(convert, cells))
+        if key in found:
+            raise GamlensError(f"{where} has the id {key!r} of an earlier line: each id must stand once.")
+        found[key] = values
+    return Registry(f"line in {str(path)!r} for the id", found)
 
 
 def read_json(path: Path) -> Any:

@@ -70,8 +70,8 @@ class Sample:
         """The pixels (H,W) of that label, read now; all False where the image does not show it."""
         if self.mask is None:
             raise GamlensError(
-                f"{self.name!r} has no mask: none was found beside {self.image!r}. Use its boxes ({len(self.boxes)}), "
-                "or a data set with masks (voc, coco)."
+                f"{self.name!r} has no mask: its data set gives none for {self.image!r}. Use its boxes "
+                f"({len(self.boxes)}), or a data set that has masks."
             )
         return self.mask.read(label)
 

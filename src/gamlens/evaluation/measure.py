@@ -158,7 +158,7 @@ def _similarity_rows(
     lens: Lens, batch: Ready, sides: Mapping[str, Maps], whole: Mapping[str, Tensor], protocol: Protocol
 ) -> list[ResultRow]:
     """The similarity of each pair, and that with one image, or both, masked by its map. `whole`: embeddings (N,D)."""
-    rule = scores.find_pair_score(protocol.task)
+    rule = scores.find_pair_score(protocol.task).fn
     asked = [key for key in sides["x"] if key[0] != UNCHANGED]
     hidden = {
         side: masked.embeddings(lens, masked.raw(lens, images), [sides[side][key] for key in asked], protocol)

@@ -60,9 +60,9 @@ def measure_metrics(kinds: tuple[str, ...], given: MetricInput) -> dict[str, lis
 
 
 def needs_positive(about: Mapping[str, Any]) -> list[str]:
-    """The titles of the metrics that a run has no meaning for: its pair score may be zero or negative."""
+    """The titles of the metrics that have no meaning for a run, because its pair score may be zero or negative."""
     protocol = about["protocol"]
-    if protocol["task"] not in PAIR_SCORES or getattr(PAIR_SCORES[protocol["task"]], "positive", True):
+    if protocol["task"] not in PAIR_SCORES or PAIR_SCORES[protocol["task"]].positive:
         return []
     return [metric.title for metric in metrics_of(protocol["kind"]).values() if metric.needs_positive_score]
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gamlens.capture.layer_points import OUTPUT
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded, warn
 from gamlens.models.checkpoint import LoadedWeights, fill
@@ -95,7 +96,7 @@ def adopt(module: Any) -> Network:
         labels=() if dual or all(label.startswith("LABEL_") for label in labels) else labels,
         multi_label=getattr(config, "problem_type", None) == "multi_label_classification",
         output=None if dual else vector,
-        embeds=dual,
+        embedding=OUTPUT if dual else None,
     )
 
 
