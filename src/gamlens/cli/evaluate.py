@@ -108,7 +108,7 @@ def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
     if not done["measured"]:
         note(f"this run was finished before; nothing was measured again ({out})")
     say(f"{done['items']} items in {out}")
-    run = results.read(out, only=tables.NEEDED)
+    run = results.read(out, only=tables.needed())
     if not random and run.groups:
         show_cells(tables.cells(run))
     if done["errors"]:
@@ -156,7 +156,7 @@ def ablate(
     out: options.TablesFolder = Path("gamlens-ablation"),
     device: options.DeviceName = None,
 ) -> None:
-    """How many blocks, and joined how? IoU, ADP and PIC of every method against n, by mean, max, product, weights."""
+    """How many blocks, and joined how? Every metric of every method against n, by mean, max, product, weights."""
     plan = ablation.Plan(
         parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence
     )
@@ -173,7 +173,7 @@ def ablate(
     about = results.describe(lens, dataset, protocol, len(items))
     found = ablation.table(rows, about, plan)
     written = ablation.write(found, plan, out, about)
-    for name in ablation.MEASURES:
+    for name in ablation.measures(found):
         say_table(*ablation.table_of(found, plan, name))
     say(f"{len(written)} files; look at {out / 'ablation.png'}")
     if failed := sum(bool(row["error"]) for row in rows):
