@@ -8,13 +8,14 @@ from typer import Argument, Option
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
 from gamlens.fuse import FUSIONS
+from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
 from gamlens.scores import PAIR_SCORES
 
-DEFAULT_MODEL = "efficientnet_lite0"
 MODEL_HELP = (
     f"The model: {', '.join(MODELS)}; any torchvision classifier by its name; timm/NAME; hf/ID or hf/FOLDER (Hugging "
     "Face); or file.py:build, a function in a file of yours that returns a module or a Lens."
 )
+DATASET_HELP = ", ".join(f"{name} ({entry.title})" for name, entry in DATASETS.items())
 
 # The model
 ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
@@ -53,7 +54,7 @@ FusionName = Annotated[str, Option(help=f"How the maps of the blocks are fused i
 PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
 
 # Data sets and what is measured on them
-DatasetName = Annotated[str, Option(help=f"The kind of data set: {', '.join(DATASETS)}.")]
+DatasetName = Annotated[str, Option(help=f"The kind of data set: {DATASET_HELP}.")]
 DatasetRoot = Annotated[
     Path, Option(help="The folder of the data set (with --data table: the table file).", show_default=False)
 ]

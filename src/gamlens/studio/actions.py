@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec
 
 from gamlens.errors import GamlensError
+from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments as html
 from gamlens.studio.controls import Controls
 from gamlens.studio.downloads import Download, download
@@ -88,10 +89,13 @@ class Actions:
     def redraw(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
         """Draw a tab again after a control was changed; this needs no forward.
 
-        If the pair tab shows the match of a point and a control of the maps was changed, it shows the maps again.
+        If the pair tab shows the match of a point, it shows the maps again when a control of the maps was changed, or
+        when the score is no sum over positions.
         """
-        if tab == "pair" and session.point and session.point.map_settings != controls.map_settings:
-            session.point = None
+        if tab == "pair" and session.point:
+            same = session.point.map_settings == controls.map_settings
+            if not (same and PAIR_SCORES[controls.score].sums_over_positions):
+                session.point = None
         return self._show(session, tab, controls)
 
     @_with_session
@@ -168,9 +172,12 @@ def _update(shown: Shown) -> TabUpdate:
         lead = f"{100 * chosen.probability:.1f} % likely, says {model}. {HOW_TO_READ}"
         stage = html.stage(f"Why {chosen.name}?", lead, images, notes(shown), columns=len(images))
         return TabUpdate(stage, html.bars(found, target), source.blocks)
-    title = f"{controls.score.capitalize()} similarity {float(shown.traces[0].scores[0]):.3g}"
+    score = PAIR_SCORES[controls.score]
+    title = f"{score.title} similarity {float(shown.traces[0].scores[0]):.3g}"
     if shown.point is not None:
         return TabUpdate(html.stage(title, ABOUT_POINTS, images, columns=2, points="shown"), "", source.blocks)
     columns, lead = 3 if controls.view == "evidence" else 2, f"for {model}. {HOW_TO_READ}"
-    stage = html.stage(title, lead, images, notes(shown), columns=columns, points="ask")
+    stage = html.stage(
+        title, lead, images, notes(shown), columns=columns, points="ask" if score.sums_over_positions else ""
+    )
     return TabUpdate(stage, "", source.blocks)
