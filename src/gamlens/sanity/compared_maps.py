@@ -44,7 +44,7 @@ def of_classes(
     """Return a function that computes the maps of these images with any lens, for one fixed class per image.
 
     Args:
-        lens: The original model, which chooses the classes where `target` is None.
+        lens: The original model, which chooses the classes if `target` is None.
         pictures: The images.
         names: The methods.
         target: The class, or one class per image; None for the top class of the original model.
@@ -133,7 +133,7 @@ def others(features: Features, groups: Sequence[int], *, seed: int = 0) -> Featu
     Args:
         features: The features of all maps, one row per map.
         groups: The group of each row. Rows of one group, such as the two sides of a pair, are not compared.
-        seed: Of the draw of MOST_PAIRS pairs, where there are more.
+        seed: The seed for choosing MOST_PAIRS of the pairs, if there are more.
     """
     pairs = torch.tensor([pair for pair in combinations(range(len(groups)), 2) if groups[pair[0]] != groups[pair[1]]])
     if len(pairs) > MOST_PAIRS:

@@ -108,7 +108,7 @@ def trials(
     digits: Digits, names: Sequence[str], *, seeds: int = 3, n: int = 2, train: int = TRAINED, shown: int = EXPLAINED,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Trial]:  # fmt: skip
-    """Train three networks per seed and compare their maps; yields one Trial per seed. `tell` hears of each network."""
+    """Train three networks per seed and compare their maps; yields one Trial per seed. `tell` reports each step."""
     if seeds < 1:
         raise GamlensError(f"At least one seed is needed; found {seeds}: give --seeds 1 or more.")
     for name in names:

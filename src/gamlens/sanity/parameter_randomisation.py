@@ -121,7 +121,7 @@ def randomise_parameters(
         items: The names of the rows.
         groups: The group of each row. Rows of one group, such as the two sides of a pair, do not count as different
             images. By default every row is a group.
-        seed: Of the random weights.
+        seed: The seed of the random weights.
         tell: Called with the name of each step.
     """
     groups = range(len(items)) if groups is None else groups

@@ -86,7 +86,7 @@ def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
 
 def _pair_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
     with gr.Row():
-        photos = widgets.photo_drop("First", "x"), widgets.photo_drop("Second", "y")
+        photos = widgets.photo_drop("First photo", "x"), widgets.photo_drop("Second photo", "y")
         with gr.Column(scale=2, min_width=300):
             picks = widgets.example_buttons(examples, "pair")
     with gr.Row():

@@ -119,7 +119,7 @@ def read_photo(path: str | Path) -> Photo:
         whole = upright(file)
     except GamlensError as error:
         reason = str(error).replace(str(file), file.name).replace("cannot identify image file", "not an image file")
-        raise GamlensError(f"{reason} Give a JPEG, PNG, WebP, GIF, BMP or TIFF photo.") from error
+        raise GamlensError(f"{reason.rstrip('.')}. Give a JPEG, PNG, WebP, GIF, BMP or TIFF photo.") from error
     small = whole.copy()
     small.thumbnail((SCREEN_SIDE, SCREEN_SIDE), Image.Resampling.LANCZOS)
     return Photo(file, file.name, whole.size, small)
