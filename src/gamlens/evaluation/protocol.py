@@ -10,9 +10,10 @@ from gamlens.data import Dataset, Manifest, Sample, names_with, narrow, neighbou
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
+from gamlens.metrics import KINDS
 from gamlens.scores import PAIR_SCORES
 
-KINDS = ("objective", "localization", "segmentation")
+ABLATED_KINDS = ("localization", "objective")
 WEIGHTS, CONTROL = "weights", "control"
 JOINED = (*FUSIONS, WEIGHTS)
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
@@ -86,7 +87,7 @@ class Protocol:
     @property
     def kinds(self) -> tuple[str, ...]:
         """What is measured of every map."""
-        return ("localization", "objective") if self.fusions else (self.kind,)
+        return ABLATED_KINDS if self.fusions else (self.kind,)
 
     def fusion(self, name: str, n: int) -> Fusion:
         """The way of that name to join n blocks."""
