@@ -17,7 +17,7 @@ import torch
 
 from gamlens.data import load
 from gamlens.evaluation import results
-from gamlens.evaluation.ablation import MEASURES, Plan, table, table_of, write
+from gamlens.evaluation.ablation import Plan, measures, table, table_of, write
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import units
 from gamlens.evaluation.table_files import markdown
@@ -41,7 +41,7 @@ def run(name: str, plan: Plan, options: Any) -> None:
     found = table(rows, about, plan)
     write(found, plan, options.out / name, about)
     print(f"## {name}, {len(items)} items of {FOLDERS[name]}\n")
-    for measure in MEASURES:
+    for measure in measures(found):
         print(markdown(*table_of(found, plan, measure)))
 
 

@@ -37,6 +37,28 @@ CONVOLUTIONAL = (
     *("rdnet", "regnet", "repghost", "repvit", "res2net", "resnest", "resnet", "resnetv2", "rexnet", "selecsls"),
     *("senet", "sknet", "starnet", "tresnet", "vgg", "vovnet", "xception", "xception_aligned"),
 )
+INTRODUCTION = """\
+# Models
+
+Which blocks does gamlens read in your network, and by which embedding does it compare two images? This page lists what
+it finds by itself in {tried} convolutional networks of torchvision and timm; {found} of them need no names from you.
+For another network, or your own, type `gamlens blocks MODEL` or `print(gamlens.Lens(model))`. Transformers are in
+[transformers.md](transformers.md). [choosing.md](choosing.md) says what a block is and when to name blocks yourself.
+
+The table was made with random weights by `make models`. Its columns are
+
+- *model*: a name that `Lens` and `--model` take;
+- *blocks*: the tensors that maps are made from, in the order in which they run; n counts from the last one;
+- *sizes*: the size of each block's activation at the input size that was tried (one number where height and width
+  are equal);
+- *embedding*: the tensor that two images are compared by; `fc:input` is the input of the module `fc`;
+- *pooling*: how the embedding is computed from the last block. `mean` and `max` are global pooling; `pool, then layers`
+  means that further layers follow the pooling; `positions matter` means that the head flattens the block. In every
+  case the embedding is a function of the last block alone."""
+LIMITATIONS = """
+## Networks with limitations
+
+For these networks not everything above was found. The reason says what is missing; long reasons are cut off."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +200,7 @@ def markdown(rows: list[Found]) -> str:
     """The table of the docs: what was found, then what is not supported."""
     good, bad = [row for row in rows if not row.reason], [row for row in rows if row.reason]
     lines = [
-        "# Models",
-        "",
-        f"Blocks found by discovery, random weights; {len(good)} of {len(rows)} networks. Made by `make models`.",
-        "*Pooling* says how the embedding comes from the last block: its mean or maximum; or layers follow pooling;",
-        "or the head reads positions (flattened). In every case the embedding is a function of the last block alone.",
+        *INTRODUCTION.format(tried=len(rows), found=len(good)).splitlines(),
         "",
         "| model | blocks | sizes | embedding | pooling |",
         "| --- | --- | --- | --- | --- |",
@@ -192,7 +210,7 @@ def markdown(rows: list[Found]) -> str:
         blocks = ", ".join(f"`{block}`" for block in row.blocks)
         lines.append(f"| {row.name} | {blocks} | {sizes} at {row.side} | `{row.embedding}` | {row.pooling} |")
     if bad:
-        lines += ["", "## Not supported by discovery", "", "| model | reason |", "| --- | --- |"]
+        lines += [*LIMITATIONS.splitlines(), "", "| model | reason |", "| --- | --- |"]
         lines += [f"| {row.name} | {row.reason.replace('|', '/')} |" for row in bad]
     return "\n".join(lines) + "\n"
 

@@ -126,6 +126,17 @@ def matches(h, other, cosine):
     return table
 
 
+def dot(x, y):
+    """<x, y> of two vectors (D,)."""
+    return sum(a * b for a, b in zip(x, y, strict=True))
+
+
+def cosine(x, y):
+    """<x, y> / (|x| |y|)."""
+    return dot(x, y) / (math.sqrt(dot(x, x)) * math.sqrt(dot(y, y)))
+
+
+PAIR_SCORES = {"cosine": cosine, "dot": dot}
 METHODS = {
     "gam": gam,
     "grad_cam": grad_cam,

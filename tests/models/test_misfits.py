@@ -131,7 +131,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "record output": (lambda: Lens(nets.seeded(nets.Returns, Record)), r"returns a Record.*output='logits'"),
     "wrong key": (
         lambda: Lens(nets.seeded(nets.Returns, lambda out: {"logits": out}), output="scores"),
-        r"has no 'scores': it is a dict with 'logits'",
+        r"has no part 'scores', since it is a dict with 'logits'",
     ),
     "wrong position": (
         lambda: Lens(nets.seeded(nets.Returns, lambda out: (out, 1)), output=5),

@@ -11,7 +11,7 @@ from gamlens import data as datasets
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
 from gamlens.cli.show import show_cells
-from gamlens.data import DATASETS, Dataset, Manifest
+from gamlens.data import Dataset, Manifest
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, Registry
 from gamlens.evaluation import ablation, measure, results, tables
@@ -33,7 +33,7 @@ ABLATED_METHODS = ",".join(ablation.BLOCK_METHODS)
 
 
 def _choice(name: str, what: str) -> str:
-    return f"{what}: {', '.join(protocols.CHOICES[name])}."
+    return f"{what}: {', '.join(protocols.choices()[name])}."
 
 
 @command("evaluate localization --data ilsvrc --root ILSVRC --model resnet50 --n 1,2 --out runs/loc", resumes=True)
@@ -108,7 +108,7 @@ def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
     if not done["measured"]:
         note(f"this run was finished before; nothing was measured again ({out})")
     say(f"{done['items']} items in {out}")
-    run = results.read(out, only=tables.NEEDED)
+    run = results.read(out, only=tables.needed())
     if not random and run.groups:
         show_cells(tables.cells(run))
     if done["errors"]:
@@ -140,7 +140,7 @@ def subset(
 @command("ablate --data ilsvrc --root ILSVRC --model resnet50 --out ablation")
 def ablate(
     root: options.DatasetRoot,
-    data: Annotated[str, Option(help=f"Data set with boxes: {', '.join(DATASETS)}.")] = "ilsvrc",
+    data: Annotated[str, Option(help=f"Data set with boxes: {', '.join(datasets.names_with('boxes'))}.")] = "ilsvrc",
     split: options.DatasetSplit = None,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
@@ -156,7 +156,7 @@ def ablate(
     out: options.TablesFolder = Path("gamlens-ablation"),
     device: options.DeviceName = None,
 ) -> None:
-    """How many blocks, and joined how? IoU, ADP and PIC of every method against n, by mean, max, product, weights."""
+    """How many blocks, and joined how? Every metric of every method against n, by mean, max, product, weights."""
     plan = ablation.Plan(
         parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence
     )
@@ -173,7 +173,7 @@ def ablate(
     about = results.describe(lens, dataset, protocol, len(items))
     found = ablation.table(rows, about, plan)
     written = ablation.write(found, plan, out, about)
-    for name in ablation.MEASURES:
+    for name in ablation.measures(found):
         say_table(*ablation.table_of(found, plan, name))
     say(f"{len(written)} files; look at {out / 'ablation.png'}")
     if failed := sum(bool(row["error"]) for row in rows):

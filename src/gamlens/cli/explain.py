@@ -9,6 +9,7 @@ from typer import Argument, Option
 from gamlens import METHODS, Explanation, GamlensError, PairExplanation, render
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
+from gamlens.cli.measured_layout import measure_layout
 from gamlens.explanation import file_stem
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import find_images
@@ -106,19 +107,29 @@ def compare(
     say(f"One map per caption: {place}" if b is None else f"Both maps: {written[-1]}")
 
 
-@command("blocks resnet50")
-def blocks(model: Annotated[str, Argument(help=options.MODEL_HELP)], weights: options.WeightsFile = None) -> None:
-    """Which blocks and which embedding of a model are read. Names do not depend on weights, so none are downloaded."""
-    lens = make_lens(model, weights or (None if ".py:" in model else "random"), None, None)
+@command("blocks resnet50 --blocks layer3,layer4 --embedding avgpool")
+def blocks(
+    model: Annotated[str, Argument(help=options.MODEL_HELP)],
+    weights: options.WeightsFile = None,
+    blocks: options.BlockNames = None,
+    embedding: options.EmbeddingLayer = None,
+) -> None:
+    """Which blocks and which embedding of a model are read, by name or as found, and which other blocks were found.
+
+    Names do not depend on weights, so no weights are downloaded.
+    """
+    own = weights or (None if ".py:" in model else "random")
+    found = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))
     lines = []
-    for stage in lens.layout.stages:
+    for stage in found.stages:
         channels, height, width = stage.shape
         size, read = f"{height} x {width}", "yes" if stage.chosen else ""
         lines.append((stage.name, str(stage.stride), str(channels), size, read))
     say_table(("block", "stride", "channels", "size", "read"), lines)
-    say(f"embedding  {lens.embedding}  ({lens.layout.width} numbers)")
-    say(f"pooling    {lens.layout.pooling}")
-    if aside := {stage.grid.aside for stage in lens.layout.stages if stage.grid is not None}:
+    named = f"{found.embedding}  ({found.width} numbers)" if found.embedding else "not found: name it with --embedding"
+    say(f"embedding  {named}")
+    say(f"pooling    {found.pooling}")
+    if aside := {stage.grid.aside for stage in found.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
 
 

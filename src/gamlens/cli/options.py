@@ -8,12 +8,13 @@ from typer import Argument, Option
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
 from gamlens.fuse import FUSIONS
+from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
 from gamlens.scores import PAIR_SCORES
 
-DEFAULT_MODEL = "efficientnet_lite0"
 MODEL_HELP = (
     f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; hf/ID or hf/FOLDER; or your own: file.py:build."
 )
+DATASET_HELP = ", ".join(f"{name} ({entry.title})" for name, entry in DATASETS.items())
 
 # The model
 ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
@@ -31,7 +32,7 @@ FusionName = Annotated[str, Option(help=f"How blocks are joined: {', '.join(FUSI
 PairScoreName = Annotated[str, Option(help=f"Similarity of pairs: {', '.join(PAIR_SCORES)}.")]
 
 # Data sets and what is measured on them
-DatasetName = Annotated[str, Option(help=f"Data set: {', '.join(DATASETS)}.")]
+DatasetName = Annotated[str, Option(help=f"Data set: {DATASET_HELP}.")]
 DatasetRoot = Annotated[Path, Option(help="The folder of the data set.", show_default=False)]
 DatasetSplit = Annotated[str | None, Option(help="Split of the data set, such as val.")]
 RunFolders = Annotated[list[str], Argument(help="Folders of runs (gamlens evaluate).", show_default=False)]

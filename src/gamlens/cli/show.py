@@ -11,9 +11,10 @@ from typer import Argument, Option
 from gamlens import METHODS, figures, render
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, note, out_console, say, say_table, steps
-from gamlens.data import DATASETS, load
+from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
+from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
@@ -32,13 +33,16 @@ def table(
     """The paper's tables from runs: n=1, n=2, improvement, intervals, controls, and the paper's numbers."""
     tables.check_confidence(confidence)
     title = f"{METHODS[first].title} against the others, item by item"
-    read = [results.read(run, only=tables.NEEDED) for run in runs]
+    read = [results.read(run, only=tables.needed()) for run in runs]
     found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
     pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
     if found and not any(cell.method == first for cell in found):
         have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
         raise GamlensError(f"No run measured {first!r}: give --first one of {have}.")
     show_cells(found)
+    for said in dict.fromkeys(left_out_note(run.about) for run in read):
+        if said:
+            note(said)
     for name in dict.fromkeys(_where(contest) for contest in pairs):
         header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
         short = [(line[3], line[4], *line[6:]) for line in lines]
@@ -92,7 +96,7 @@ def figure(
     others: Annotated[int, Option(help="How many blocks the other methods use.")] = 1,
     score: options.PairScoreName = "cosine",
     threshold: Annotated[float, Option(help="Where a map is cut for boxes and masks.")] = 0.25,
-    data: Annotated[str | None, Option(help="In place of images, a data set: " + ", ".join(DATASETS))] = None,
+    data: Annotated[str | None, Option(help=f"In place of images, a data set: {options.DATASET_HELP}.")] = None,
     root: Annotated[Path | None, Option(help="The folder (or table) of the data set.")] = None,
     split: options.DatasetSplit = None,
     item: Annotated[list[str] | None, Option(help="An item of the data set by name; repeat it.")] = None,

@@ -21,6 +21,7 @@ from gamlens.figures import COMPARED, draw_evidence
 from gamlens.files import StagedFiles
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
+from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Block, Grid, Page, Panel, Section, Table, Text
 from gamlens.render.inline import slug
 from gamlens.report.image_files import guess_bars
@@ -114,7 +115,7 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
     """Make the page and its pictures in `out`; returns the page's path. `step` hears of each of the STEPS."""
     start = time.perf_counter()
     step("loading the model")
-    lens = Lens("efficientnet_lite0")
+    lens = Lens(DEFAULT_MODEL)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

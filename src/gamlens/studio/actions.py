@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec
 
 from gamlens.errors import GamlensError
+from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments as html
 from gamlens.studio.controls import Controls
 from gamlens.studio.downloads import Download, download
@@ -76,9 +77,14 @@ class Actions:
 
     @_with_session
     def redraw(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
-        """A control was changed: no forward. A control of the maps leads back from a point's match to the maps."""
-        if tab == "pair" and session.point and session.point.map_settings != controls.map_settings:
-            session.point = None
+        """A control was changed: no forward.
+
+        A control of the maps, and a score that is no sum over positions, lead back from a point's match to the maps.
+        """
+        if tab == "pair" and session.point:
+            same = session.point.map_settings == controls.map_settings
+            if not (same and PAIR_SCORES[controls.score].sums_over_positions):
+                session.point = None
         return self._show(session, tab, controls)
 
     @_with_session
@@ -153,9 +159,12 @@ def _update(shown: Shown) -> TabUpdate:
         lead = f"{100 * chosen.probability:.1f} % likely, says {model}. {HOW_TO_READ}"
         stage = html.stage(f"Why {chosen.name}?", lead, images, notes(shown), columns=len(images))
         return TabUpdate(stage, html.bars(found, target), source.blocks)
-    title = f"{controls.score.capitalize()} similarity {float(shown.traces[0].scores[0]):.3g}"
+    score = PAIR_SCORES[controls.score]
+    title = f"{score.title} similarity {float(shown.traces[0].scores[0]):.3g}"
     if shown.point is not None:
         return TabUpdate(html.stage(title, ABOUT_POINTS, images, columns=2, points="shown"), "", source.blocks)
     columns, lead = 3 if controls.view == "evidence" else 2, f"for {model}. {HOW_TO_READ}"
-    stage = html.stage(title, lead, images, notes(shown), columns=columns, points="ask")
+    stage = html.stage(
+        title, lead, images, notes(shown), columns=columns, points="ask" if score.sums_over_positions else ""
+    )
     return TabUpdate(stage, "", source.blocks)

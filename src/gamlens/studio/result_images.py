@@ -11,20 +11,20 @@ from gamlens import render
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures import draw_evidence, scaled_frame
+from gamlens.fuse import at_least_float32
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.pairs.correspondence import Matches
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.scores import PAIR_SCORES
 from gamlens.studio.controls import MEAN_OF_N, Controls
 from gamlens.studio.session import ClickedPoint
 from gamlens.studio.uploads import Photo
 from gamlens.trace import HIDDEN_SHARE, Guess, Trace
 
 EVIDENCE_TITLES = ("P: adds", "N: takes away", "Hidden: |N| ≥ P")
-SAME_EMBEDDING = (
-    "Both photos have the same embedding, so the cosine is at its maximum and has no gradient: look at the dot product."
-)
+FLAT_MAP = "The map is flat: this method finds nothing here to point at."
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,8 @@ def stage_images(shown: Shown) -> list[StageImage]:
     if shown.point is not None and isinstance(source, PairTrace):
         return _point_images(source, shown.photos, controls, shown.point)
     reason = f"why {source.explain('gam', 1).names[0]}" if isinstance(source, Trace) else "why similar"
-    sides = ("",) if isinstance(source, Trace) else ("x", "y")
+    clickable = isinstance(source, PairTrace) and PAIR_SCORES[controls.score].sums_over_positions
+    sides = ("x", "y") if clickable else ("",) * len(shown.photos)
     images = []
     for name in controls.methods:
         one = replace(shown, controls=replace(controls, method=name))
@@ -170,13 +171,24 @@ def notes(shown: Shown) -> list[str]:
     if any(result.about.get("weights") == "random" for result in shown.results):
         said.append("The model's weights are random: it has learned nothing, and its maps mean nothing.")
     if any(float(result.maps.max()) == 0 for result in shown.results):
-        alike = controls.score == "cosine" and len(traces) == 2 and float(traces[0].scores[0]) > 1 - 1e-5
-        said.append(SAME_EMBEDDING if alike else "The map is flat: this method finds nothing here to point at.")
+        said.append(_no_gradient(shown) or FLAT_MAP)
     hides = max(float(trace.evidence().hidden_share[0]) for trace in traces)
     if "grad_cam" in controls.methods and controls.view != "evidence" and hides > HIDDEN_SHARE:
         under = "of the positive evidence under negative gradients"
         said.append(f"Grad-CAM hides {100 * hides:.0f} % {under}: see Eq. 4, or use GAM.")
     return said
+
+
+def _no_gradient(shown: Shown) -> str:
+    """Why the score of a pair has no gradient, and what to look at instead; empty where it has one."""
+    if isinstance(shown.source, Trace):
+        return ""
+    score = PAIR_SCORES[shown.controls.score]
+    x, y = (at_least_float32(embedding.detach()) for embedding in shown.source.embeddings)
+    if not bool(score.saturated_pairs(shown.traces[0].scores, x, y).any()):
+        return ""
+    because = f"The map is flat: {score.saturated_because}."
+    return f"{because} Choose the similarity {PAIR_SCORES[score.instead].title}." if score.instead else because
 
 
 def guesses(trace: Trace, most: int = 5) -> list[Guess]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
+from gamlens.models import DEFAULT_MODEL
 from gamlens.studio.actions import Actions
 from gamlens.studio.example_photos import copy_examples
 from gamlens.studio.html_fragments import static_file
@@ -24,7 +25,6 @@ from gamlens.studio.uploads import MOST_BYTES, TEMP_DIR
 if TYPE_CHECKING:
     import gradio as gr
 
-DEFAULT_STUDIO_MODEL = "efficientnet_lite0"
 LOCALHOST = "127.0.0.1"
 SERVER_THREADS, MOST_WAITING = 8, 64
 StudioModels = Lens | str | Mapping[str, Lens | str]
@@ -66,7 +66,7 @@ class Studio(AbstractContextManager["Studio"]):
 
 
 def launch(
-    models: StudioModels = DEFAULT_STUDIO_MODEL,
+    models: StudioModels = DEFAULT_MODEL,
     *,
     host: str = LOCALHOST,
     port: int | None = None,

@@ -92,6 +92,7 @@ def control_widgets(tab: TabName) -> dict[str, Any]:
     """A component for each field of Controls, by the field's name and in the order of the fields."""
     default, pair = Controls(), tab == "pair"
     methods = [(m.title, key) for key, m in METHODS.items() if m.kind == "block" or (pair and m.kind == "pair")]
+    similarities = [(score.title, key) for key, score in PAIR_SCORES.items()]
     made: dict[str, Any] = {}
 
     def add(component: Any, name: str, *args: Any, **options: Any) -> None:
@@ -108,7 +109,7 @@ def control_widgets(tab: TabName) -> dict[str, Any]:
         add(gr.Dropdown, "block", [MEAN_OF_N], label="Map of", min_width=140)
         add(gr.Slider, "n", 1, DEEPEST, step=1, label="Blocks (n)", buttons=[], min_width=140)
     with gr.Row():
-        add(gr.Radio, "score", titled(PAIR_SCORES), label="Similarity", min_width=230, visible=pair)
+        add(gr.Radio, "score", similarities, label="Similarity", min_width=230, visible=pair)
         add(gr.Dropdown, "cmap", titled(COLORMAPS), label="Colours", min_width=140)
         add(gr.Slider, "opacity", 0, 1, step=0.05, label="Opacity", buttons=[], min_width=140)
     with gr.Row():
