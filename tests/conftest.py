@@ -1,6 +1,7 @@
 """Fixtures of all tests. Tests that need real data or weights are marked `shared` and skip where these are missing."""
 
 import csv
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,12 @@ from gamlens import Lens, Transform
 
 torch.set_num_threads(1)  # more threads do not help small tensors, and other runs may share the cores
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector need not look at it again, and so frees networks sooner."""
+    gc.collect()
+    gc.freeze()
 
 
 def _folder(variable: str, name: str) -> Path:

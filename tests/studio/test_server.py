@@ -28,6 +28,7 @@ from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.uploads import MOST_BYTES
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio"),
 ]
