@@ -101,10 +101,11 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
 def target_gradients(
     values: Tensor, wanted: ResolvedTargets, record: ForwardRecord, *, keep_graph: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The wanted scores (R,) and their gradients by the blocks, {block: (R,C,h,w)}, out of the graph.
+    """The wanted scores (R,) and their gradients by the blocks, {block: (R,C,h,w)}, outside of the graph.
 
     The first targets of all images share one backward, the second targets the next, and so on; as many of these as
-    fit are one batched backward. `values` (B,K) are the scores of all classes, in the graph.
+    fit are one batched backward. Where the record has no graph, no backward runs and there are no gradients: {}.
+    `values` (B,K) are the scores of all classes, in the graph if there is one.
     """
     with outside_inference_mode(), torch.enable_grad():
         classes = wanted.classes.clone() if wanted.classes.is_inference() else wanted.classes

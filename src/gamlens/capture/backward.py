@@ -20,8 +20,11 @@ PROBE, PEAK, WIDEST, LARGEST_SCALE = 2.0**14, 2.0**6, 2.0**28, 2.0**15  # of the
 def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bool) -> list[dict[str, Tensor]]:
     """d(sum of score)/d(block), (B,C,h,w), for each block of each record. The images of a batch do not mix.
 
-    The model is held in eval mode, for parts whose forward runs again in the backward (checkpointing).
+    Records that have no graph, all or none of them, have no gradients: {} each. The model is held in eval mode, for
+    parts whose forward runs again in the backward (checkpointing).
     """
+    if not records[0].has_graph:
+        return [{} for _ in records]
     if not score.requires_grad:
         raise GamlensError(
             "The score does not depend on the wanted blocks through anything that has a gradient: is there a "
@@ -77,8 +80,10 @@ def batched_gradients(
         vectors: (T,B,D).
 
     Returns:
-        {block: (T,B,C,h,w)}.
+        {block: (T,B,C,h,w)}; {} where the record has no graph.
     """
+    if not record.has_graph:
+        return {}
     turns, images = vectors.shape[:2]
     step = max(1, most // images)
     half = any(block.dtype == torch.float16 for block in record.blocks.values())

@@ -31,7 +31,8 @@ class Program:
 
     `own` are the modules and tensors of the model that it was made from, each with the place of its values: where any
     is another one now, or elsewhere, it is stale. `batch` is the one number of images it is made for, where there is
-    one, and `guards` are what was taken for true of any number.
+    one, and `guards` are what was taken for true of any number. `seen` has each number of images that it ran on, and
+    whether with a graph: for another one, torch compiles again.
     """
 
     guard: ModelGuard
@@ -45,11 +46,12 @@ class Program:
     own: tuple[tuple[Any, int], ...]
     batch: int | None
     guards: tuple[Any, ...]
-    seen: set[int] = field(default_factory=set)
+    seen: set[tuple[int, bool]] = field(default_factory=set)
 
     def fits(self, batch: Tensor) -> bool:
         """Whether it is made for this many images, and from the model's layers and weights as they are."""
-        if len(batch) not in self.seen and not self._takes(len(batch)):
+        count = len(batch)
+        if (count, True) not in self.seen and (count, False) not in self.seen and not self._takes(count):
             return False
         now = _own(self.guard.model)
         return len(now) == len(self.own) and all(
@@ -62,25 +64,27 @@ class Program:
             bool(guard.subs(dict.fromkeys(guard.free_symbols, count))) for guard in self.guards
         )
 
-    def run(self, batch: Tensor, *, precision: torch.dtype | None, grids: Mapping[str, TokenGrid]) -> ForwardRecord:
-        """One forward of `batch` (B,C,H,W)."""
+    def run(
+        self, batch: Tensor, *, precision: torch.dtype | None, grids: Mapping[str, TokenGrid], graph: bool = True
+    ) -> ForwardRecord:
+        """One forward of `batch` (B,C,H,W), with a graph from the first block on, or without any."""
         blocks: dict[str, Tensor] = {}
         names = {value: name for name, value in self.blocks.items()}
-        quiet = nullcontext() if len(batch) in self.seen else warnings.catch_warnings(action="ignore")
+        quiet = nullcontext() if (len(batch), graph) in self.seen else warnings.catch_warnings(action="ignore")
         with self.guard.hold(), _lasting(), quiet:  # what a compiler warns of is not about the user's model
             self.workshop.refresh()
             amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
             values: dict[str, Any] = {self.entry: batch.clone() if batch.is_inference() else batch}
             for number, part in enumerate(self.parts):
-                with amp, torch.set_grad_enabled(number > 0):
+                with amp, torch.set_grad_enabled(graph and number > 0):
                     made = part.call(*(values[name] for name in part.reads))
                 for name, value in zip(part.gives, made, strict=True):
                     if name in names:
                         check_shape(names[name], value, grids.get(names[name]))
-                        value = value if value.requires_grad else value.detach().requires_grad_(True)
+                        value = value if value.requires_grad else value.detach().requires_grad_(graph)
                         blocks[names[name]] = value
                     values[name] = value
-        self.seen.add(len(batch))
+        self.seen.add((len(batch), graph))
         leaves = [values[item] if isinstance(item, str) else item[0] for item in self.result]
         kept = {name: blocks[name] for name in self.blocks}
         embedding = values[self.embedding] if self.embedding is not None else None
@@ -90,6 +94,7 @@ class Program:
             blocks=kept,
             embedding=embedding,
             grids=grids,
+            has_graph=graph,
             backward_context=partial(self._backward, self._versions()),
             make_maps=maps.make_maps,
         )

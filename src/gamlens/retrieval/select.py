@@ -64,6 +64,19 @@ def most_similar(score: str | scores.PairScore, queries: Tensor, images: Tensor,
     return torch.cat(best)
 
 
+def pair_scores(score: str | scores.PairScore, x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
+    """The scores (P,) of embeddings x and y (P,D), in their graph if there is one.
+
+    `chosen` (P,2) numbers the images, for errors.
+    """
+    for side, embeddings in enumerate((x, y)):
+        _check_lengths(score, side, embeddings, chosen[:, side])
+    with without_autocast(x):
+        value = scores.find_pair_score(score)(at_least_float32(x), at_least_float32(y))
+        Checks().with_check(finite_score(value, len(x)), value.device)
+    return value
+
+
 def score_gradients(
     score: str | scores.PairScore, x: Tensor, y: Tensor, chosen: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
@@ -71,13 +84,9 @@ def score_gradients(
 
     A saturated score is at its maximum, and its gradients are zero. `chosen` (P,2) numbers the images, for errors.
     """
-    for side, embeddings in enumerate((x, y)):
-        _check_lengths(score, side, embeddings, chosen[:, side])
-    fn = scores.find_pair_score(score)
     with without_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
-        value = fn(own, other)
-        Checks().with_check(finite_score(value, len(x)), value.device)
+        value = pair_scores(score, own, other, chosen)
         gx, gy = torch.autograd.grad(value.sum(), (own, other))
     value = value.detach()
     saturated = scores.saturated(score, value)
