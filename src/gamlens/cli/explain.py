@@ -14,8 +14,6 @@ from gamlens.report import classified_files as work
 from gamlens.report.image_files import find_images
 from gamlens.scores import CLASS_SCORES
 
-CLASS_METHODS = [name for name, method in METHODS.items() if method.kind != "pair"]
-
 
 @command("classify photos/ 'more/*.jpg' --target 'tabby' --target lynx --out why", resumes=True)
 def classify(
@@ -24,7 +22,7 @@ def classify(
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
     target: Annotated[list[str] | None, Option("--target", "-t", help="Class name or number; repeat it.")] = None,
-    method: Annotated[str, Option(help="Method: " + ", ".join(CLASS_METHODS) + ".")] = "gam",
+    method: options.ClassMethodName = "gam",
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help="What is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",

@@ -8,12 +8,20 @@ from typer import Argument, Option
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
 from gamlens.fuse import FUSIONS
+from gamlens.methods import Kind, names
 from gamlens.scores import PAIR_SCORES
 
 DEFAULT_MODEL = "efficientnet_lite0"
 MODEL_HELP = (
     f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; hf/ID or hf/FOLDER; or your own: file.py:build."
 )
+
+
+def _several(*kinds: Kind, pairs: bool = False) -> str:
+    """The help of an option that takes methods of these kinds, and of kind "pair" where pairs are explained."""
+    known = f"Methods, comma separated: {', '.join(names(*kinds))}"
+    return f"{known}; for pairs also {', '.join(names('pair'))}." if pairs else f"{known}."
+
 
 # The model
 ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
@@ -25,7 +33,11 @@ DeviceName = Annotated[str | None, Option(help="cpu, cuda, cuda:1, mps ...")]
 # What is explained, and how
 ImagePaths = Annotated[list[str], Argument(help="Image files, folders or globs.", show_default=False)]
 MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}.")]
-MethodNames = Annotated[str, Option(help="Methods, comma separated.")]
+ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}.")]
+BlockMethodNames = Annotated[str, Option(help=_several("block"))]
+EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
+ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
+TestedMethodNames = Annotated[str, Option(help=_several("block", "input", pairs=True))]
 BlockCount = Annotated[int, Option("--n", "-n", help="How many of the last blocks to use.")]
 FusionName = Annotated[str, Option(help=f"How blocks are joined: {', '.join(FUSIONS)}.")]
 PairScoreName = Annotated[str, Option(help=f"Similarity of pairs: {', '.join(PAIR_SCORES)}.")]

