@@ -111,7 +111,7 @@ class PairTrace:
             waiting += record.checks
         waiting = waiting.with_check(finite_score(value, len(self)), value.device)
         found = backward.gradients(value, self.records, keep_graph=keep)
-        if score == "cosine" and graph:
+        if score == "cosine":
             same = scores.saturated(score, value.detach())
             found = [{name: scores.without_saturated(g, same) for name, g in part.items()} for part in found]
             saturated = Check(same.any, partial(scores.saturated_message, same), fatal=False)

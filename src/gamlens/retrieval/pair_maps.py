@@ -36,9 +36,12 @@ class PairMaps:
 
         Where the method needs no gradient, there are none.
         """
-        if not methods.find(self.options.method).needs_gradient:
-            return pair_scores(self.options.score, x, y, self.chosen[places]), None
-        values, gradients, saturated = score_gradients(self.options.score, x, y, self.chosen[places])
+        score, chosen, gradients = self.options.score, self.chosen[places], None
+        if methods.find(self.options.method).needs_gradient:
+            values, gradients, saturated = score_gradients(score, x, y, chosen)
+        else:
+            values = pair_scores(score, x, y, chosen)
+            saturated = scores.saturated(score, values)
         self._saturated[places.to(self._saturated.device)] = saturated.to(self._saturated.device)
         return values, gradients
 

@@ -14,7 +14,7 @@ from gamlens.capture.forward import ForwardRecord, last_layers
 from gamlens.errors import GamlensError, attempt
 from gamlens.inputs.batch import ModelInput, join
 from gamlens.inputs.images import Picture, pictures
-from gamlens.retrieval.embedding_form import OTHER_FORM, find_form
+from gamlens.retrieval.embedding_form import find_form
 from gamlens.retrieval.gallery import FramedPicture, Gallery, join_galleries, lens_identity
 from gamlens.streaming.prefetch import grouped, prefetch
 
@@ -48,15 +48,10 @@ def embed_batches(
 
 
 def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gallery:
-    """The last activations and embeddings of these batches on `device`; `about` names the block only.
-
-    The form of the embedding is found by a backward. Batches without a graph are for methods that do not ask for it.
-    """
+    """The last activations and embeddings of these batches on `device`; `about` names the block only."""
     parts = []
     for batch in batches:
-        form, scales = OTHER_FORM, batch.embeddings.new_zeros(len(batch.embeddings))
-        if batch.record.has_graph:
-            form, scales = find_form(batch.record, batch.embeddings)
+        form, scales = find_form(batch.record, batch.embeddings)
         block, activations = list(batch.record.activations.items())[-1]
         part = Gallery(
             activations=activations,
