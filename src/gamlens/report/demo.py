@@ -1,4 +1,4 @@
-"""The first page to look at: the embedded model on photos that packages ship. Its words are in demo.toml."""
+"""A first page to look at: the embedded model on photos that come with packages. Its texts are in demo.toml."""
 
 import platform
 import time
@@ -52,7 +52,7 @@ def two_things(lens: Lens) -> Section:
 
 
 def two_cheetahs(lens: Lens) -> Section:
-    """A pair that matches, by cosine and by dot product, both maps each."""
+    """A pair that matches, by cosine and by dot product, with both maps of each."""
     pair = lens.trace_pair(photo("cheetah"), photo("cheetah_face"), n=2)
     photos = render.beside([photo("cheetah"), photo("cheetah_face")])
     rows, labels = [], []
@@ -112,7 +112,7 @@ STEPS = len(SECTIONS) + 2
 
 
 def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
-    """Make the page and its pictures in `out`; returns the page's path. `step` hears of each of the STEPS."""
+    """Make the page and its pictures in `out`; returns the path of the page. `step` is called at each of the STEPS."""
     start = time.perf_counter()
     step("loading the model")
     lens = Lens(DEFAULT_MODEL)
@@ -133,7 +133,7 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
 
 
 def _section(name: str, *blocks: Block, **values: str) -> Section:
-    """The blocks under the title and the lead of that section, whose braces take `values`."""
+    """The section of that name: its title and lead from demo.toml, with `values` in place of braces, and the blocks."""
     text = words()["sections"][name]
     return Section(text["title"], blocks, text["lead"].format(**values))
 
