@@ -84,7 +84,7 @@ LOOKS: dict[str, tuple[Callable[[Lens], object], str]] = {
     "image of NaN": (lambda at: at.classify(X * float("nan")), r"'layer2' .*not finite.*pixels"),
     "block map": (
         lambda at: at.classify(X).full(0, block="layer1"),
-        r"no map of block 'layer1'; there are layer2, lay",
+        r"no map of block 'layer1': give one of layer2, lay",
     ),
     "threshold": (lambda at: at.classify(X).boxes(1.5), r"between 0 and 1.*found 1\.5"),
     "box mode": (lambda at: at.classify(X).boxes(mode="some"), r"'all' .* 'largest' .*found 'some'"),

