@@ -24,6 +24,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
 def _folder(variable: str, name: str) -> Path:
     place = Path(os.environ.get(variable) or SHARED / name)
     if not place.is_dir():

@@ -8,7 +8,6 @@ import json
 import runpy
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import nets
@@ -17,7 +16,7 @@ import torch
 from PIL import Image
 
 from gamlens import DATASETS, METHODS, METRICS, MODELS, GamlensWarning
-from gamlens.data import Box, Dataset, Sample
+from gamlens.data import Box, Dataset, DatasetEntry, Sample
 from gamlens.figures import FIGURES, Figure, FigureRequest
 from gamlens.methods import Method
 from gamlens.metrics import Metric
@@ -28,7 +27,10 @@ from gamlens.scores import PAIR_SCORES, PairScore
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(sys.argv[1])
 SIDE = 64
-METHOD, METRIC, SCORE, DATA, MODEL, FIGURE = (f"probe_{name}" for name in "method metric score data model figure".split())
+COMMANDS = ("classify", "compare", "search", "evaluate", "ablate", "figure", "blocks", "studio", "subset")
+METHOD, METRIC, SCORE, DATA, MODEL, FIGURE = (
+    f"probe_{name}" for name in ["method", "metric", "score", "data", "model", "figure"]
+)
 
 
 def brightest(activation: torch.Tensor) -> torch.Tensor:
@@ -68,7 +70,7 @@ def enter() -> None:
     METHODS[METHOD] = Method(brightest, "block", "Probe-CAM", needs_gradient=False)
     METRICS[METRIC] = Metric.on_boxes(first_pixel, "Probe metric", "up", column="probe_column")
     PAIR_SCORES[SCORE] = PairScore(nearness, "Probe score", positive=True)
-    DATASETS[DATA], MODELS[MODEL] = read_photos, build
+    DATASETS[DATA], MODELS[MODEL] = DatasetEntry(read_photos, "Probe photos", ("boxes",)), build
     FIGURES[FIGURE] = Figure(show_photo, "a probe of figures")
 
 
@@ -99,10 +101,7 @@ def look() -> dict[str, dict[str, bool]]:
     files, out = photos(), {name: str(FOLDER / name) for name in ("why", "loc", "pairs", "tables", "page", "ablation")}
     model = ("--model", MODEL)
     data = ("--data", DATA, "--root", str(FOLDER))
-    helps = {
-        name: run(*name.split(), "--help")
-        for name in "classify compare search evaluate ablate figure blocks studio subset".split()
-    }
+    helps = {name: run(name, "--help") for name in COMMANDS}
     asked = ("--method", METHOD, "-n", "1")
     classified = run("classify", files[0], *model, *asked, "--out", out["why"], "--json")
     compared = run("compare", *files[:2], *model, *asked, "--score", SCORE, "--out", out["why"], "--json")

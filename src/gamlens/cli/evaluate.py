@@ -18,6 +18,7 @@ from gamlens.evaluation import ablation, measure, results, tables
 from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
+from gamlens.methods import PAPER_METHODS, names
 
 MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     "subset",
@@ -29,7 +30,7 @@ MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
         "hold-out": lambda dataset, seed, masks: datasets.hold_out(dataset),
     },
 )
-ABLATED_METHODS = ",".join(ablation.BLOCK_METHODS)
+EVALUATED_METHODS, ABLATED_METHODS = ",".join(PAPER_METHODS), ",".join(names("block"))
 
 
 def _choice(name: str, what: str) -> str:
@@ -58,7 +59,7 @@ def evaluate(
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
     task: Annotated[str, Option(help=_choice("task", "What is explained"))] = "classification",
-    methods: options.MethodNames = "gam,grad_cam_pp,grad_cam",
+    methods: options.EvaluatedMethodNames = EVALUATED_METHODS,
     n: Annotated[
         str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated; each is measured.")
     ] = "1,2",
@@ -208,7 +209,7 @@ def ablate(
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    methods: options.MethodNames = ABLATED_METHODS,
+    methods: options.BlockMethodNames = ABLATED_METHODS,
     n: Annotated[str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated. By default all.")] = "",
     fusions: Annotated[str, Option(help="How maps of blocks are fused, comma separated.")] = ",".join(protocols.JOINED),
     block_weights: Annotated[

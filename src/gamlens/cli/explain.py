@@ -15,8 +15,6 @@ from gamlens.report import classified_files as work
 from gamlens.report.image_files import find_images
 from gamlens.scores import CLASS_SCORES
 
-CLASS_METHODS = [name for name, method in METHODS.items() if method.kind != "pair"]
-
 
 @command("classify photos/ 'more/*.jpg' --target tabby --target lynx --out why", resumes=True)
 def classify(
@@ -32,7 +30,7 @@ def classify(
             help="A class to explain, by name or number; repeat the option for several. By default the top class.",
         ),
     ] = None,
-    method: Annotated[str, Option(help="Method: " + ", ".join(CLASS_METHODS) + ".")] = "gam",
+    method: options.ClassMethodName = "gam",
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help="The class score that is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",

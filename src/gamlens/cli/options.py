@@ -8,6 +8,7 @@ from typer import Argument, Option
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
 from gamlens.fuse import FUSIONS
+from gamlens.methods import Kind, names
 from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
 from gamlens.scores import PAIR_SCORES
 
@@ -16,6 +17,13 @@ MODEL_HELP = (
     "Face); or file.py:build, a function in a file of yours that returns a module or a Lens."
 )
 DATASET_HELP = ", ".join(f"{name} ({entry.title})" for name, entry in DATASETS.items())
+
+
+def _several(*kinds: Kind, pairs: bool = False) -> str:
+    """The help of an option that takes methods of these kinds, and of kind "pair" where pairs are explained."""
+    known = f"Methods, comma separated: {', '.join(names(*kinds))}"
+    return f"{known}; for pairs also {', '.join(names('pair'))}." if pairs else f"{known}."
+
 
 # The model
 ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
@@ -48,7 +56,11 @@ ImagePaths = Annotated[
     list[str], Argument(help="Image files, folders of images, or globs in quotes.", show_default=False)
 ]
 MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}.")]
-MethodNames = Annotated[str, Option(help="Methods, comma separated.")]
+ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}.")]
+BlockMethodNames = Annotated[str, Option(help=_several("block"))]
+EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
+ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
+TestedMethodNames = Annotated[str, Option(help=_several("block", "input", pairs=True))]
 BlockCount = Annotated[int, Option("--n", "-n", help="How many of the last blocks to use; their maps are fused.")]
 FusionName = Annotated[str, Option(help=f"How the maps of the blocks are fused into one: {', '.join(FUSIONS)}.")]
 PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]

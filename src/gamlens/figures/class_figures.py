@@ -11,8 +11,8 @@ from PIL import Image
 from gamlens import render
 from gamlens.errors import GamlensError
 from gamlens.figures.panels import SALIENCY_KEY, heat, photo
-from gamlens.figures.request import COMPARED, FigureRequest, require_several_blocks, targeted_examples
-from gamlens.methods import METHODS
+from gamlens.figures.request import FigureRequest, require_several_blocks, targeted_examples
+from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.render import Grid, Panel
 from gamlens.sanity.randomise import MODES, parts, states
 
@@ -47,10 +47,10 @@ def classes(request: FigureRequest) -> Grid:
     """GAM, Grad-CAM and Grad-CAM++ of one class per image, one row per image."""
     rows, labels = [], []
     for example in targeted_examples(request):
-        results = request.explain(request.trace(example), COMPARED)
+        results = request.explain(request.trace(example), FIGURE_METHODS)
         rows.append((photo(results["gam"]), *map(heat, results.values())))
         labels.append(results["gam"].names[0])
-    return Grid(tuple(rows), ("Photo", *map(request.head, COMPARED)), tuple(labels), keys=(SALIENCY_KEY,))
+    return Grid(tuple(rows), ("Photo", *map(request.head, FIGURE_METHODS)), tuple(labels), keys=(SALIENCY_KEY,))
 
 
 def depth(request: FigureRequest) -> Grid:
@@ -61,14 +61,14 @@ def depth(request: FigureRequest) -> Grid:
     one, name = len(request.examples) == 1, ""
     for example in targeted_examples(request):
         trace = request.trace(example, numbers[-1])
-        for method in COMPARED:
+        for method in FIGURE_METHODS:
             results = [trace.explain(method, n) for n in numbers]
             name = results[0].names[0]
-            shown = replace(photo(results[0]), caption="" if one else name) if method == COMPARED[0] else None
+            shown = replace(photo(results[0]), caption="" if one else name) if method == FIGURE_METHODS[0] else None
             rows.append((shown, *map(heat, results)))
     heads = (name if one else "Photo", *(f"n={n}" for n in numbers))
-    labels = [METHODS[method].title for method in COMPARED] * len(request.examples)
-    breaks = tuple(range(len(COMPARED), len(rows), len(COMPARED)))
+    labels = [METHODS[method].title for method in FIGURE_METHODS] * len(request.examples)
+    breaks = tuple(range(len(FIGURE_METHODS), len(rows), len(FIGURE_METHODS)))
     return Grid(tuple(rows), heads, tuple(labels), breaks=breaks, keys=(SALIENCY_KEY,))
 
 

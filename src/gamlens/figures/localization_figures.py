@@ -14,9 +14,9 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures.panels import PREDICTED_INK, TRUE_INK, frame_of, place_keys
 from gamlens.figures.request import Example, FigureRequest, example_pairs, targeted_examples
+from gamlens.methods import PAPER_METHODS
 from gamlens.render import RGB, BoxCorners, Grid, Panel, thumbnail
 
-PLACE_METHODS = ("gam", "grad_cam_pp", "grad_cam")
 PLACE_SIDE = 480
 FoundPlaces: TypeAlias = tuple[Example, str, list[Explanation]]  # one row: example, label, one explanation per method
 LINE_WIDTH = 5.5  # in pixels, on a picture whose longer side has PLACE_SIDE pixels
@@ -37,7 +37,7 @@ def similarity(request: FigureRequest) -> Grid:
     found: list[FoundPlaces] = []
     for x, y in example_pairs(request):
         trace = request.lens.trace_pair(x.image, y.image, n=request.most)
-        both = [trace.explain(name, request.blocks_of(name), score=request.score) for name in PLACE_METHODS]
+        both = [trace.explain(name, request.blocks_of(name), score=request.score) for name in PAPER_METHODS]
         found.append((x, x.title or request.score, [result.x for result in both]))
         found.append((y, y.title or request.score, [result.y for result in both]))
     return replace(_grid(request, found, masks=False), breaks=tuple(range(2, len(found), 2)))
@@ -79,7 +79,7 @@ def place_panel(result: Explanation, example: Example, threshold: float, *, mask
 def _by_class(request: FigureRequest, *, masks: bool) -> Grid:
     found: list[FoundPlaces] = []
     for example in targeted_examples(request):
-        results = list(request.explain(request.trace(example), PLACE_METHODS).values())
+        results = list(request.explain(request.trace(example), PAPER_METHODS).values())
         found.append((example, example.title or results[0].names[0], results))
     return _grid(request, found, masks=masks)
 
@@ -87,7 +87,7 @@ def _by_class(request: FigureRequest, *, masks: bool) -> Grid:
 def _grid(request: FigureRequest, found: list[FoundPlaces], *, masks: bool) -> Grid:
     """One row per example: the photo with its ground truth, then each method's map with its box or mask."""
     truth = any(example.boxes or example.mask is not None for example in request.examples)
-    heads = ("Ground truth" if truth else "Photo", *map(request.head, PLACE_METHODS))
+    heads = ("Ground truth" if truth else "Photo", *map(request.head, PAPER_METHODS))
     keys = place_keys(f"predicted, map >= {request.threshold:g}", truth=truth, dashed=not masks)
     rows = []
     for example, _, results in found:

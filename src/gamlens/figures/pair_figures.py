@@ -7,7 +7,8 @@ import torch
 
 from gamlens.explanation import Explanation
 from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, draw_evidence, heat, is_empty, photo, plain_map
-from gamlens.figures.request import COMPARED, FigureRequest, example_pairs, require_several_blocks
+from gamlens.figures.request import FigureRequest, example_pairs, require_several_blocks
+from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.render import Grid, LineKey, Panel, ScaleKey
 from gamlens.trace import HIDDEN_SHARE, Trace
 
@@ -17,12 +18,12 @@ SUMS_KEY = ScaleKey("Sums over channels", "0", "largest")
 
 def cosine(request: FigureRequest) -> Grid:
     """GAM, Grad-CAM and Grad-CAM++ by cosine, two rows per pair; Grad-CAM is framed red if it hides most evidence."""
-    return _methods_beside(replace(request, score="cosine"), COMPARED)
+    return _methods_beside(replace(request, score="cosine"), FIGURE_METHODS)
 
 
 def dot(request: FigureRequest) -> Grid:
     """The same by dot product, with Grad-CAM++ as it was published in a further column; its exp(score) overflows."""
-    return _methods_beside(replace(request, score="dot"), (*COMPARED, LITERAL))
+    return _methods_beside(replace(request, score="dot"), (*FIGURE_METHODS, LITERAL))
 
 
 def overflow(request: FigureRequest) -> Grid:
@@ -109,7 +110,8 @@ def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
         for side, part in zip("xy", trace.sides(request.score), strict=True):
             own = {name: getattr(result, side) for name, result in results.items()}
             failed = {name for name, shown in own.items() if is_empty(shown)}
-            failed |= {"grad_cam"} if part.evidence().hidden_share[0] > HIDDEN_SHARE else set()
+            if part.evidence().hidden_share[0] > HIDDEN_SHARE:
+                failed |= {name for name in own if METHODS[name].hides_evidence}
             maps = (heat(shown, mark="bad" if name in failed else "") for name, shown in own.items())
             rows.append((photo(own["gam"]), *maps))
     heads, breaks = ("Photo", *map(request.head, methods)), tuple(range(2, len(rows), 2))

@@ -20,7 +20,6 @@ from gamlens.methods import METHODS
 from gamlens.render import BoxCorners
 from gamlens.trace import Trace
 
-COMPARED = ("gam", "grad_cam", "grad_cam_pp")
 PAPER_N = 2  # the number of blocks that the paper uses for GAM
 
 

@@ -17,17 +17,17 @@ from gamlens import render
 from gamlens._version import __version__
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.figures import COMPARED, draw_evidence
+from gamlens.figures import draw_evidence
 from gamlens.files import StagedFiles
 from gamlens.lens import Lens
-from gamlens.methods import METHODS
+from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Block, Grid, Page, Panel, Section, Table, Text
 from gamlens.render.inline import slug
 from gamlens.report.image_files import guess_bars
 from gamlens.trace import Trace
 
-METHOD_TITLES = tuple(METHODS[name].title for name in COMPARED)
+METHOD_TITLES = tuple(METHODS[name].title for name in FIGURE_METHODS)
 
 
 @cache
@@ -57,7 +57,7 @@ def two_cheetahs(lens: Lens) -> Section:
     photos = render.beside([photo("cheetah"), photo("cheetah_face")])
     rows, labels = [], []
     for score in ("cosine", "dot"):
-        results = [pair.explain(name, 1 if name != "gam" else 2, score=score) for name in COMPARED]
+        results = [pair.explain(name, 1 if name != "gam" else 2, score=score) for name in FIGURE_METHODS]
         rows.append((Panel(photos), *(Panel(result.overlay(), alt="both maps") for result in results)))
         labels.append(f"**{score}** {float(results[0].scores[0]):.3g}")
     heads = ("Photos", "GAM, n=2", "Grad-CAM, n=1", "Grad-CAM++, n=1")
@@ -139,7 +139,7 @@ def _section(name: str, *blocks: Block, **values: str) -> Section:
 
 
 def _class_panels(trace: Trace, row: int) -> tuple[Panel, ...]:
-    alts = {name: f"{METHODS[name].title} over the photo" for name in COMPARED}
+    alts = {name: f"{METHODS[name].title} over the photo" for name in FIGURE_METHODS}
     return tuple(Panel(trace.explain(name).overlay(row), alt=alt) for name, alt in alts.items())
 
 

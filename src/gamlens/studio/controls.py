@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from gamlens.methods import FIGURE_METHODS
+
 MEAN_OF_N = "mean of n"
 VIEWS = {"one": "One map", "three": "Three methods", "evidence": "What Grad-CAM hides (Eq. 4)"}
 OUTLINES = ("box", "mask")
@@ -51,7 +53,7 @@ class Controls:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods whose maps are shown."""
-        return ("gam", "grad_cam", "grad_cam_pp") if self.view == "three" else (self.method,)
+        return FIGURE_METHODS if self.view == "three" else (self.method,)
 
     @property
     def map_settings(self) -> tuple[object, ...]:

@@ -179,9 +179,10 @@ def notes(shown: Shown) -> list[str]:
     if any(float(result.maps.max()) == 0 for result in shown.results):
         said.append(_no_gradient(shown) or FLAT_MAP)
     hides = max(float(trace.evidence().hidden_share[0]) for trace in traces)
-    if "grad_cam" in controls.methods and controls.view != "evidence" and hides > HIDDEN_SHARE:
+    hiding = [METHODS[name].title for name in controls.methods if METHODS[name].hides_evidence]
+    if hiding and controls.view != "evidence" and hides > HIDDEN_SHARE:
         under = "of the positive evidence under negative gradients"
-        said.append(f"Grad-CAM hides {100 * hides:.0f} % {under}: see Eq. 4, or use GAM.")
+        said.append(f"{hiding[0]} hides {100 * hides:.0f} % {under}: see Eq. 4, or use GAM.")
     return said
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import gradio as gr
 
-from gamlens import METHODS
+from gamlens.methods import METHODS, Kind, names
 from gamlens.render import COLORMAPS
 from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments
@@ -100,7 +100,8 @@ def stage(tab: TabName) -> gr.HTML:
 def control_widgets(tab: TabName) -> dict[str, Any]:
     """Make one component per field of Controls, by the field's name and in the order of the fields."""
     default, pair = Controls(), tab == "pair"
-    methods = [(m.title, key) for key, m in METHODS.items() if m.kind == "block" or (pair and m.kind == "pair")]
+    kinds: tuple[Kind, ...] = ("block", "pair") if pair else ("block",)
+    methods = [(METHODS[name].title, name) for name in names(*kinds)]
     similarities = [(score.title, key) for key, score in PAIR_SCORES.items()]
     made: dict[str, Any] = {}
 
