@@ -1,4 +1,4 @@
-"""The ablation: how many blocks, and how they are joined? The evaluation with fusion as an axis, tables and plot."""
+"""The ablation: how many blocks are best, and how should they be joined? Tables and plots by method, n and fusion."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ AblationCells = Mapping[MapKey, Mapping[str, Cell]]  # {(method, n, fusion): {me
 
 @dataclass(frozen=True)
 class Plan:
-    """What is varied, and how it is measured. `weights` are the protocol's `block_weights`."""
+    """What is varied, and how it is measured. `weights` are the `block_weights` of the protocol."""
 
     methods: tuple[str, ...] = names("block")
     n: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class Plan:
         self._protocol(self.n or (1,))
 
     def protocol(self, lens: Lens) -> Protocol:
-        """What is measured with this model: the n asked for, or every one from 1 to the number of its blocks."""
+        """The protocol for this model: the n asked for, or every n from 1 to the number of its blocks."""
         most = len(lens.blocks)
         if self.weights and len(self.weights) != most:
             raise GamlensError(f"{len(self.weights)} weights were given; {lens.name} has {most} blocks.")
@@ -76,7 +76,7 @@ def measures(found: AblationCells) -> dict[str, str]:
 
 
 def table_of(found: AblationCells, plan: Plan, measure: str) -> TextTable:
-    """One line per method and fusion, one column per n; the controls below."""
+    """A metric as a table: one line per method and fusion, one column per n, and the controls below."""
     numbers = sorted({n for _, n, name in found if name != CONTROL})
     lines = []
     for method in plan.methods:
@@ -90,7 +90,7 @@ def table_of(found: AblationCells, plan: Plan, measure: str) -> TextTable:
 
 
 def curves(found: AblationCells, plan: Plan) -> Image.Image:
-    """One plot per measure and fusion: a curve per method against n, the centre prior as a dashed level."""
+    """One plot per metric and fusion: a curve per method over n, and the centre prior as a dashed line."""
     numbers = sorted({n for _, n, name in found if name != CONTROL})
     steps = tuple(f"n = {n}" for n in numbers)
     rows: dict[str, list[render.Chart]] = {}

@@ -1,4 +1,4 @@
-"""Items as the model takes them: decoded and prepared away from the model, so that it need not wait."""
+"""Batches of items for the model. They are decoded and prepared in other threads, so that the model need not wait."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +19,10 @@ from gamlens.inputs.transform import ExternalTransform, Transform
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """Items whose images could be read, one prepared batch for each side of them, and rows for those that could not.
+    """Items whose images could be read, with one prepared batch for each side, and error rows for the other items.
 
-    `truth` holds, for each side, every item's boxes (K,4), or for segmentation its mask and void pixels (H,W).
+    A side is x or y of a pair; an item of one image has one side. `truth` holds for each side the boxes (K,4) of every
+    item, or for segmentation its mask and its void pixels, (H,W) each.
     """
 
     units: tuple[Unit, ...]
@@ -31,7 +32,7 @@ class Ready:
 
 
 def ready(chunk: Sequence[Unit], transform: Transform | ExternalTransform, protocol: Protocol) -> Ready:
-    """Decode, transform and bring the ground truth along; what is wrong with an item becomes its error row."""
+    """Decode and transform the images of items and their ground truth. An item that fails becomes an error row."""
     views = Views.parse(protocol.views)
     found = [(unit, attempt(_opened, unit, transform, views, protocol.kind)) for unit in chunk]
     good = [(unit, own) for unit, own in found if not isinstance(own, GamlensError)]
@@ -61,7 +62,7 @@ def error_row(unit: Unit, reason: str) -> ResultRow:
 def _opened(
     unit: Unit, transform: Transform | ExternalTransform, views: Views, kind: str
 ) -> list[tuple[ModelInput, Any]]:
-    """For each image of an item the prepared input and the ground truth."""
+    """The prepared input and the ground truth of each image of an item."""
     if unit.problem:
         raise GamlensError(unit.problem)
     sides = [prepare(Picture(sample.name, path=sample.image), transform, views) for sample in unit.samples]

@@ -1,4 +1,4 @@
-"""The model on image x map: confidences and embeddings of masked images, batched across methods."""
+"""Confidences and embeddings of the model on image x map, in batches across all methods."""
 
 from collections.abc import Iterator
 from itertools import chain

@@ -32,7 +32,7 @@ UNCHANGED = "ones"
 
 
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
-    """Measure the items `batch` at a time; yields the rows of each batch. A bad item becomes an error row."""
+    """Measure the items, `batch` at a time; yields the rows of each batch. An item that fails becomes an error row."""
     worker = Measurer(lens, protocol)
     for chunk in pieces(items, batch):
         yield worker.work(worker.load(chunk))
@@ -42,8 +42,8 @@ def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: in
 class Measurer:
     """Decodes items for the model's transform, then measures them.
 
-    Until something was `measured`, here or in an earlier try, a batch of which every item fails is an error of the
-    whole run.
+    As long as nothing was `measured`, here or in an earlier run that this one continues, a batch in which every item
+    fails stops the run with its error.
     """
 
     lens: Lens

@@ -1,4 +1,4 @@
-"""The paper's own numbers (Tables 1 and 2). In `paper_numbers.csv` each method and n has a column."""
+"""The numbers of the paper (Tables 1 and 2), from `paper_numbers.csv`, which has a column per method and n."""
 
 import csv
 from functools import cache

@@ -1,4 +1,4 @@
-"""What is measured and how: every choice by name, recorded with every result."""
+"""What is measured and how. Every choice has a name, and is recorded with every result."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -91,13 +91,13 @@ class Protocol:
         return ABLATED_KINDS if self.fusions else (self.kind,)
 
     def fusion(self, name: str, n: int) -> Fusion:
-        """The way of that name to join n blocks."""
+        """The fusion of that name for n blocks."""
         if name != WEIGHTS:
             return name
         return self.block_weights[-n:] or [float(place) for place in range(1, n + 1)]
 
     def record(self) -> dict[str, Any]:
-        """What run.json says of it."""
+        """What run.json says about the protocol."""
         return {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
 
 
@@ -172,7 +172,7 @@ def _class_items(dataset: Dataset) -> Iterator[NamedSamples]:
 
 
 def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: Manifest | None) -> list[Unit]:
-    """Only small objects, or only what a manifest names."""
+    """Only the items with small objects, or only those that a manifest names."""
     if chosen is None and protocol.subset == "all":
         return found
     masks = protocol.kind == "segmentation"
@@ -199,7 +199,7 @@ def _paired_items(dataset: Dataset, protocol: Protocol, chosen: Manifest | None)
 
 
 def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:
-    """What is missing in the annotation, or nothing."""
+    """What the annotation of an item lacks; empty if nothing is missing."""
     for sample in samples:
         if protocol.kind == "segmentation" and sample.mask is None:
             return f"{sample.name} has no mask."

@@ -1,6 +1,7 @@
-"""What was measured: a run's description and its rows, as columns by method and n.
+"""What a run measured: its description and its rows, as columns by method and n.
 
-On disk a run is a folder: run.json says what it is, parts/ holds Parquet files of one row per item, method, n and side.
+On disk a run is a folder: run.json describes it, and parts/ holds Parquet files with one row per item, method, n and
+side.
 """
 
 import hashlib
@@ -88,7 +89,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
 
 
 def digest(module: torch.nn.Module) -> str:
-    """sha256 over names and values: a model trained anew is another one, whatever its file is called."""
+    """The sha256 of the names and values of a model's state, which tells two models of one name apart."""
     found = hashlib.sha256()
     for name, value in module.state_dict().items():
         found.update(name.encode())
@@ -125,7 +126,7 @@ def encode(rows: Sequence[ResultRow]) -> bytes:
 
 
 def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
-    """A finished run, part by part; with `only`, no more than these columns of it, for large runs."""
+    """Read a finished run, part by part; with `only` just these columns, which saves memory on a large run."""
     arrow = _arrow()
     found = RunFolder.finished(folder, make="gamlens evaluate --help")
     wanted = None if only is None else [*ROW_KEYS, *only]
@@ -211,7 +212,7 @@ def _type(arrow: Any, kind: str) -> Any:
 
 
 def _command() -> str:
-    """What was typed, where this is the command line."""
+    """The command that was typed, or nothing if Python code made the run."""
     program = Path(sys.argv[0])
     ours = program.name.startswith("gamlens") or program.parent.name == "gamlens"
     return shlex.join(["gamlens", *sys.argv[1:]]) if ours else ""

@@ -1,4 +1,4 @@
-"""An evaluation as a run: what it is, what a worker does, and its rows in a folder, on whichever engine."""
+"""An evaluation as a run: its description, its workers on one of the engines, and its rows in a folder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,14 +40,14 @@ class Engine:
 
 
 def make_measurer(make: Callable[[], Lens], protocol: Protocol, measured: bool = False) -> Measurer:
-    """How a process gets its worker: `make` builds the lens there, or gives one that is at hand."""
+    """The worker of a process. `make` builds its lens, or returns one that exists already."""
     lens = make()
     set_input(lens, protocol)
     return Measurer(lens, protocol, measured)
 
 
 def set_input(lens: Lens, protocol: Protocol) -> None:
-    """Squash or crop, as the protocol says."""
+    """Make the lens squash or crop images, as the protocol says."""
     if isinstance(lens.transform, Transform):
         lens.transform = lens.transform.using(protocol.input)
 
@@ -69,8 +69,8 @@ def evaluate_run(
     """Measure items into a run folder, going on where an earlier try stopped. Returns its summary, and as `measured`
     how many items were measured now.
 
-    `make` builds the lens; it is called here once, and in every worker of a cluster. `status` hears the number of
-    items and of errors so far.
+    `make` builds the lens; it is called once here, and once in every worker of a cluster. `status` is called with the
+    number of items and of errors so far.
     """
     if protocol.fusions:
         raise GamlensError("A run folder holds one way to join blocks, the mean: gamlens ablate varies them.")

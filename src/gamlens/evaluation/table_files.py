@@ -38,7 +38,7 @@ def latex(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def draw_charts(rows: Mapping[str, Sequence[render.Chart]], heads: Sequence[str], *, cell: int) -> Image.Image:
-    """Charts with one key for all: a row per label, a column per head, each `cell` pixels wide."""
+    """Charts in a grid with one common key: one row per label, one column per head, each `cell` pixels wide."""
     panels = tuple(tuple(render.Panel(render.draw_chart(chart)) for chart in row) for row in rows.values())
     keys = next(iter(rows.values()))[0].series
     return render.draw(render.Grid(panels, tuple(heads), tuple(rows), keys=keys), cell=cell)

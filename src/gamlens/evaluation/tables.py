@@ -1,4 +1,4 @@
-"""Tables 1 and 2 of the paper from runs: n=1, n=2, Impr., the paper's number beside ours."""
+"""Tables 1 and 2 of the paper from runs: n=1, n=2, the improvement, and the number of the paper next to ours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIDENCE_KINDS = ("logit", "probability")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run measured: task, data and model; `variant` is what it chose beside the defaults."""
+    """What a run measured: task, data and model; `variant` names the choices that are not the defaults."""
 
     task: str
     data: str
@@ -35,12 +35,12 @@ class Setting:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Setting:
-        """That of a run, from its description."""
+        """The setting of a run, from its description."""
         protocol = about["protocol"]
         return cls(protocol["task"], about["data"], protocol["subset"], about["model"], variant(about))
 
     def columns(self) -> tuple[str, str, str]:
-        """The task, `ilsvrc (25 %), views=flip` (data, subset, and what was chosen beside the defaults), the model."""
+        """The task; the data with its subset and variant, such as `ilsvrc (25 %), views=flip`; the model."""
         data = self.data if self.subset == "all" else f"{self.data} ({self.subset} %)"
         return self.task, f"{data}, {self.variant}" if self.variant else data, self.model
 
@@ -87,7 +87,7 @@ def needed() -> tuple[str, ...]:
 
 
 def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
-    """The numbers of a run. A run with random weights has none: it never enters a table of results."""
+    """The numbers of a run. A run with random weights is an error: it must not enter a table of results."""
     check_real(run)
     setting = Setting.of(run.about)
     cell = partial(Cell, setting, errors=len(run.errors), run=json.dumps(run.about, sort_keys=True))
@@ -109,7 +109,7 @@ def check_confidence(name: str) -> None:
 
 def check_real(run: Run) -> None:
     if run.about["weights"] == "random":
-        raise GamlensError(f"This run of {run.about['model']} was made with random weights: it is no result.")
+        raise GamlensError(f"This run of {run.about['model']} was made with random weights, so it has no results.")
 
 
 def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Score]:
@@ -158,7 +158,7 @@ def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list
 
 
 def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """One line per contest: the mean difference and its interval, wins, losses, ties, and the sign test's p."""
+    """One line per contest: the mean difference and its interval, wins, losses, ties and p of the sign test."""
     header = ("task", "data", "model", "metric", "n", "method", "against", "difference", "won", "lost", "tied", "p")
     lines = []
     for contest in found:
@@ -171,7 +171,9 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
 
 
 def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The paper's layout: one line per task, data, model and metric; for each method its n, Impr. and the paper's."""
+    """The layout of the paper: one line per task, data, model and metric; for each method its numbers at each n, the
+    improvement and the numbers of the paper.
+    """
     methods = list(dict.fromkeys(cell.method for cell in found if cell.n > 0))
     ns = sorted({cell.n for cell in found if cell.n > 0})
     controls = list(dict.fromkeys(cell.method for cell in found if cell.n == 0))
@@ -207,7 +209,7 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
-    """The cells that stand in one line. Runs share a line unless both have a number for the same place."""
+    """The cells of each line. Two runs share a line unless they have different numbers for the same method and n."""
     made: list[dict[tuple[str, int], Cell]] = []
     for key in dict.fromkeys((cell.setting, cell.metric) for cell in found):
         own = [cell for cell in found if (cell.setting, cell.metric) == key]
@@ -236,7 +238,7 @@ def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int])
 
 
 def shown(cell: Cell | None) -> str:
-    """A number with its interval; nothing where there is no cell."""
+    """A number with its interval; empty if there is no cell."""
     if cell is None:
         return ""
     return f"{cell.value.mean:.2f} [{cell.value.low:.1f}, {cell.value.high:.1f}]"

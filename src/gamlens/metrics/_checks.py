@@ -1,4 +1,4 @@
-"""What the measures ask of their input."""
+"""Checks of the input of metrics: each raises a GamlensError that says what was found."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from gamlens.errors import GamlensError
 
 
 def check_maps(maps: Tensor) -> None:
-    """Maps are (N,H,W) of floats, with pixels and without NaN."""
+    """Maps must be floats of shape (N,H,W), with at least one pixel and without NaN."""
     if maps.ndim != 3 or 0 in maps.shape[1:]:
         raise GamlensError(f"Maps have the shape (N,H,W) with at least one pixel, found {tuple(maps.shape)}.")
     if not maps.is_floating_point():
@@ -20,14 +20,14 @@ def check_maps(maps: Tensor) -> None:
 
 
 def check_masks(name: str, masks: Tensor, maps: Tensor) -> None:
-    """Masks are bool and as large as their maps."""
+    """Masks must be bool and have the shape of their maps, (N,H,W)."""
     if masks.dtype != torch.bool or masks.shape != maps.shape:
         found = f"{masks.dtype} {tuple(masks.shape)}"
         raise GamlensError(f"{name} is one bool mask per map, shape {tuple(maps.shape)}, found {found}.")
 
 
 def check_boxes(name: str, boxes: Tensor) -> None:
-    """Boxes x0,y0,x1,y1 are finite, with x0 <= x1 and y0 <= y1."""
+    """Boxes (...,4) of x0,y0,x1,y1 must be finite, with x0 <= x1 and y0 <= y1."""
     if boxes.ndim < 2 or boxes.shape[-1] != 4:
         raise GamlensError(f"{name} are rows of x0,y0,x1,y1, found the shape {tuple(boxes.shape)}.")
     if not bool(boxes.isfinite().all() & (boxes[..., :2] <= boxes[..., 2:]).all()):
@@ -35,7 +35,7 @@ def check_boxes(name: str, boxes: Tensor) -> None:
 
 
 def check_truths(truths: Sequence[Tensor], items: int) -> None:
-    """Each item has its ground-truth boxes (K_i,4), K_i may be 0."""
+    """Every item must have its ground-truth boxes (K_i,4); K_i may be 0."""
     if len(truths) != items:
         raise GamlensError(f"Each item has its own ground-truth boxes: {items} items, {len(truths)} sets of boxes.")
     for row, boxes in enumerate(truths):
@@ -46,9 +46,9 @@ def check_truths(truths: Sequence[Tensor], items: int) -> None:
 
 
 def check_scores(before: Tensor, after: Tensor) -> None:
-    """Two finite scores per item, (N,) and (N,)."""
+    """Every item must have two finite scores, (N,) and (N,)."""
     if before.ndim != 1 or before.shape != after.shape:
         shapes = f"{tuple(before.shape)} and {tuple(after.shape)}"
         raise GamlensError(f"Scores before and after have one shape (N,), found {shapes}.")
     if not bool(before.isfinite().all() & after.isfinite().all()):
-        raise GamlensError("Scores are finite, found NaN or infinity: look at the model or the map behind it.")
+        raise GamlensError("Scores must be finite, found NaN or infinity: check the output of the model and the maps.")

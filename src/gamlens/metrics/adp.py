@@ -1,4 +1,4 @@
-"""ADP and PIC: what the confidence does when only the explanation map is shown. Chattopadhay et al., WACV 2018."""
+"""ADP and PIC: how the score changes when the model sees image x map. Chattopadhay et al., WACV 2018."""
 
 import torch
 from torch import Tensor

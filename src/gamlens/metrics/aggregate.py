@@ -1,4 +1,4 @@
-"""From items to a table: bootstrap intervals, paired differences, relative improvement."""
+"""The numbers of tables from the values of items: bootstrap intervals, paired differences, relative improvement."""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from torch import Tensor
 from gamlens.errors import GamlensError
 
 Better = Literal["up", "down"]
-INDICES_AT_ONCE = 2**22  # drawn together: this bounds the bootstrap's memory
+INDICES_AT_ONCE = 2**22  # how many the bootstrap draws together, which bounds its memory
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over n items and its bootstrap interval; NaN where n = 0."""
+    """The mean over n items and the ends of its bootstrap interval; NaN if n = 0."""
 
     mean: float
     low: float
@@ -25,7 +25,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of a - b, its interval, who was better how often, and the two-sided sign test's p."""
+    """The mean of a - b and its bootstrap interval; on how many items a is better (`wins`), worse or equal; and the
+    p value of the two-sided sign test.
+    """
 
     mean: float
     low: float
@@ -37,7 +39,7 @@ class Difference:
 
 
 def bootstrap(values: Tensor, *, samples: int = 1000, seed: int = 0, level: float = 0.95) -> Interval:
-    """The mean of the values that are not NaN and its percentile interval over resampled items: (N,).
+    """The mean of the values (N,) that are not NaN, and the percentile interval of that mean over resampled items.
 
     >>> bootstrap(torch.tensor([2.0, 2.0, torch.nan]))
     Interval(mean=2.0, low=2.0, high=2.0, n=2)
@@ -60,7 +62,7 @@ def bootstrap(values: Tensor, *, samples: int = 1000, seed: int = 0, level: floa
 def paired(
     a: Tensor, b: Tensor, *, better: Better = "up", samples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> Difference:
-    """a - b item by item, those with a NaN left out: (N,), (N,). `wins` counts the items where a is the better."""
+    """The differences a - b of items without NaN, (N,) and (N,). `wins` counts the items on which a is better."""
     check_better(better)
     if a.shape != b.shape:
         raise GamlensError(f"Paired values have one shape (N,), found {tuple(a.shape)} and {tuple(b.shape)}.")
@@ -73,7 +75,9 @@ def paired(
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact p that wins and losses are equally likely; ties do not count. 1 if there is neither.
+    """The exact two-sided p value under the hypothesis that a win is as likely as a loss; 1 without wins and losses.
+
+    Ties do not count.
 
     >>> sign_test(5, 0)
     0.0625
@@ -87,7 +91,7 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def improvement(v1: float, v2: float, better: Better) -> float:
-    """100 x (v2 - v1) / v1, the sign turned so that plus is better; NaN where v1 = 0."""
+    """The relative change from v1 to v2 in percent, with the sign turned so that plus is better; NaN if v1 = 0."""
     check_better(better)
     if v1 == 0:
         return math.nan

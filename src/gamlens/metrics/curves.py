@@ -1,4 +1,4 @@
-"""Insertion and deletion: the score while pixels appear, or vanish, in the map's order. Petsiuk et al., BMVC 2018."""
+"""Insertion, deletion: the score while pixels appear or vanish in the order of the map. Petsiuk et al., BMVC 2018."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ from gamlens.metrics.metric import MeasuredColumns, MetricInput
 
 
 def order(maps: Tensor) -> Tensor:
-    """Flat pixel indices, highest value first, in reading order on a tie: (N,H,W) -> (N,HW) long."""
+    """The flat indices of the pixels, highest value first, equal values in reading order: (N,H,W) -> (N,HW) long."""
     check_maps(maps)
     return maps.flatten(1).argsort(dim=1, descending=True, stable=True)
 
 
 def steps(maps: Tensor, count: int) -> Iterator[Tensor]:
-    """count + 1 masks, from no pixel to all of them in equal steps: (N,H,W) -> (N,H,W) bool, one at a time.
+    """count + 1 masks from no pixel to all pixels, in equal steps: (N,H,W) -> (N,H,W) bool, one step at a time.
 
-    Step s holds the floor(s HW / count) highest pixels. Insertion shows the mask, deletion its complement.
+    The mask of step s holds the floor(s HW / count) highest pixels. Insertion shows the mask, deletion its complement.
 
     >>> [mask.int().tolist() for mask in steps(torch.tensor([[[0.1, 0.9]]]), 2)]
     [[[[0, 0]]], [[[0, 1]]], [[[1, 1]]]]
@@ -32,11 +32,11 @@ def steps(maps: Tensor, count: int) -> Iterator[Tensor]:
 
 
 def auc(scores: Tensor) -> Tensor:
-    """The area under each curve, trapezoids over equal steps from 0 to 1: (S,N) -> (N,)."""
+    """The area under each curve by the trapezoidal rule, with S equal steps from 0 to 1: (S,N) -> (N,)."""
     if scores.ndim != 2 or len(scores) < 2:
         raise GamlensError(f"Curves have the shape (steps,N) with at least two steps, found {tuple(scores.shape)}.")
     if not bool(scores.isfinite().all()):
-        raise GamlensError("Scores are finite, found NaN or infinity: look at the model behind the curve.")
+        raise GamlensError("Scores must be finite, found NaN or infinity: check the output of the model.")
     return torch.trapezoid(scores, dx=1 / (len(scores) - 1), dim=0)
 
 

@@ -1,4 +1,4 @@
-"""Intersection over union, of boxes and of masks, over a whole grid of thresholds at once.
+"""Intersection over union of boxes and of masks, at all thresholds at once.
 
 Boxes are x0,y0,x1,y1 and half-open. An item without ground truth has the IoU NaN and counts nowhere.
 """
@@ -13,13 +13,14 @@ from gamlens.metrics._checks import check_boxes, check_maps, check_masks, check_
 from gamlens.metrics.metric import MeasuredColumns, MetricInput, MetricValues, StoredColumns, at_own_threshold
 from gamlens.metrics.thresholds import THRESHOLDS
 
-MAPS_AT_ONCE = 128  # counted together by mask_iou_grid: this bounds its memory
+MAPS_AT_ONCE = 128  # how many mask_iou_grid counts together, which bounds its memory
 
 
 def box_iou(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
-    """IoU with the best-matching ground-truth box: (N,4), N of (K_i,4) -> (N,); with T boxes per item (N,T,4) -> (N,T).
+    """The IoU with the best-matching ground-truth box: (N,4), N of (K_i,4) -> (N,).
 
-    A box without area has the IoU 0; an item without ground-truth box has NaN.
+    With T predicted boxes per item, (N,T,4) -> (N,T). A box without area has the IoU 0; an item without ground-truth
+    box has NaN.
 
     >>> box_iou(torch.tensor([[0.0, 0.0, 4.0, 4.0]]), [torch.tensor([[2.0, 0.0, 4.0, 4.0]])])
     tensor([0.5000])
@@ -64,7 +65,7 @@ def mask_iou_grid(
 ) -> Tensor:
     """IoU of map >= t with a mask, `void` pixels left out, for every t: (N,H,W), bool (N,H,W) -> (N,T).
 
-    Each pixel falls once into the bucket of the thresholds it reaches; counts from the top are what every t keeps.
+    Pixels are counted once, by how many thresholds they reach; sums of these counts from the top say what each t keeps.
     """
     check_maps(maps)
     check_masks("truth", truth, maps)

@@ -1,4 +1,4 @@
-"""Explanation maps, image x saliency, and the maps that every table is held against."""
+"""Images masked by their maps, and the control maps that every table compares with."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -16,12 +16,12 @@ def explain_mask(
 ) -> Tensor:
     """The normalised image times its map: raw images (N,3,H,W) in 0..1, maps (N,H,W) in 0..1 -> (N,3,H,W).
 
-    `black` multiplies the raw image and then normalises, `mean` multiplies the normalised tensor: what is hidden
-    has the mean colour.
+    `black` multiplies the raw image and then normalises it, so that hidden pixels are black; `mean` multiplies the
+    normalised image, so that hidden pixels have the mean colour.
     """
     if images.ndim != 4 or maps.shape != images.shape[:1] + images.shape[2:]:
         shapes = f"{tuple(images.shape)} and {tuple(maps.shape)}"
-        raise GamlensError(f"An image (N,3,H,W) takes a map (N,H,W) of its own size, found {shapes}.")
+        raise GamlensError(f"Images (N,3,H,W) take maps (N,H,W) of the same size, found {shapes}.")
     if len(mean) != images.shape[1] or len(std) != images.shape[1]:
         raise GamlensError(
             f"mean and std hold one number per channel: {images.shape[1]}, found {len(mean)}, {len(std)}."
@@ -38,7 +38,7 @@ def explain_mask(
 
 
 def centre_prior(height: int, width: int) -> Tensor:
-    """A Gaussian at the centre, min-maxed: (H,W). Sigma is half the half-width: H/4 down and W/4 across."""
+    """A Gaussian around the centre, scaled to [0,1]: (H,W). Its sigma is H/4 down and W/4 across."""
     if min(height, width) < 1 or max(height, width) < 3:
         raise GamlensError(f"A centre prior needs at least three pixels along a side, found {height} x {width}.")
     y, x = (((torch.arange(size, dtype=torch.float64) + 0.5) * 4 / size - 2).square() for size in (height, width))
@@ -51,7 +51,7 @@ def centre(n: int, height: int, width: int) -> Tensor:
     return centre_prior(height, width).expand(n, height, width)
 
 
-# Maps (n,H,W) without a model: nothing is shown, everything is, or the middle.
+# Maps (n,H,W) that need no model: they show nothing, everything, or the middle.
 CONTROLS: dict[str, Callable[[int, int, int], Tensor]] = {"blank": torch.zeros, "ones": torch.ones, "centre": centre}
 
 
@@ -60,4 +60,6 @@ def _check_unit(name: str, values: Tensor) -> None:
         return
     low, high = (float(value) for value in values.float().aminmax())
     if not (low >= -1e-4 and high <= 1 + 1e-4):
-        raise GamlensError(f"{name} lie between 0 and 1, found {low:.4g} to {high:.4g}: give them before normalising.")
+        raise GamlensError(
+            f"{name} lie between 0 and 1, found {low:.4g} to {high:.4g}: give them before they are normalised."
+        )

@@ -11,14 +11,14 @@ from gamlens.metrics.metric import MeasuredColumns, MetricInput
 
 
 def peak(maps: Tensor) -> Tensor:
-    """Column and row of the maximum, the first in reading order on a tie: (N,H,W) -> (N,2) long."""
+    """Column and row of the maximum, the first in reading order if there are several: (N,H,W) -> (N,2) long."""
     check_maps(maps)
     index = maps.flatten(1).argmax(dim=1)
     return torch.stack([index % maps.shape[2], index // maps.shape[2]], dim=1)
 
 
 def pointing(maps: Tensor, truths: Sequence[Tensor], *, tolerance: float = 0) -> Tensor:
-    """The maximum is at most `tolerance` pixels from a pixel of a box: (N,H,W), N of (K_i,4) -> (N,) bool.
+    """Whether the maximum is at most `tolerance` pixels from a pixel of a box: (N,H,W), N of (K_i,4) -> (N,) bool.
 
     A box x0,y0,x1,y1 is half-open and holds the pixels whose centres lie in it. Every item needs a box.
 
@@ -36,7 +36,7 @@ def pointing(maps: Tensor, truths: Sequence[Tensor], *, tolerance: float = 0) ->
 
 
 def pointing_mask(maps: Tensor, truth: Tensor, void: Tensor | None = None, *, tolerance: float = 0) -> Tensor:
-    """The maximum is at most `tolerance` pixels from a pixel of the mask: (N,H,W), bool (N,H,W) -> (N,) bool.
+    """Whether the maximum is at most `tolerance` pixels from a pixel of the mask: (N,H,W), bool (N,H,W) -> (N,) bool.
 
     `void` pixels are neither object nor background, so they take no part: the maximum is that of the other pixels, and
     a void pixel is no pixel of the mask. Every item needs a pixel of the mask that is not void.
@@ -68,7 +68,7 @@ def measure_pointing_mask(given: MetricInput) -> MeasuredColumns:
 
 
 def _in_boxes(point: Tensor, boxes: Tensor, tolerance: float) -> Tensor:
-    """(2,), (K,4) -> () bool: the distance to the nearest pixel of a box is at most the tolerance."""
+    """Whether the distance to the nearest pixel of a box is at most the tolerance: (2,), (K,4) -> () bool."""
     boxes = boxes.to(point.device, torch.promote_types(boxes.dtype, torch.float32))
     first, last = (boxes[:, :2] - 0.5).ceil(), (boxes[:, 2:] - 0.5).ceil() - 1
     away = torch.maximum(first - point, point - last).clamp(min=0)

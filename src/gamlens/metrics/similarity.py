@@ -1,6 +1,6 @@
-"""How alike two saliency maps are: SSIM, rank correlation, correlation of HOG. As in Adebayo et al., NeurIPS 2018.
+"""How alike two saliency maps are: SSIM, rank correlation, correlation of HOG, as in Adebayo et al., NeurIPS 2018.
 
-Maps lie in [0,1]. A correlation is NaN where a map is flat: it has no order.
+Maps lie in [0,1]. A correlation is NaN if one of the maps is constant.
 """
 
 import torch
@@ -19,7 +19,7 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     check_maps(a)
     _check_shapes(a, b)
     if min(a.shape[1:]) < WINDOW:
-        raise GamlensError(f"SSIM needs maps of {WINDOW} pixels or more a side, found {tuple(a.shape[1:])}.")
+        raise GamlensError(f"SSIM needs maps of {WINDOW} pixels or more per side, found {tuple(a.shape[1:])}.")
     a, b = a.double(), b.double()
     mean_a, mean_b = _windows(a), _windows(b)
     unbiased = WINDOW**2 / (WINDOW**2 - 1)
@@ -31,7 +31,10 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
 
 
 def ranks(maps: Tensor) -> Tensor:
-    """Each pixel's rank in its map, from 1, ties sharing their mean: (N,H,W) -> (N,HW). Spearman is their `pearson`."""
+    """The rank of each pixel in its map, from 1; equal pixels share the mean of their ranks: (N,H,W) -> (N,HW).
+
+    `pearson` of the ranks is Spearman's correlation.
+    """
     check_maps(maps)
     found = []
     for values in maps.flatten(1):
@@ -49,7 +52,7 @@ def hog(maps: Tensor) -> Tensor:
     check_maps(maps)
     side = max(LEAST, min(maps.shape[1:]) // CELLS)
     if min(maps.shape[1:]) < BLOCK * side:
-        raise GamlensError(f"HOG needs maps of {BLOCK * side} pixels or more a side, found {tuple(maps.shape[1:])}.")
+        raise GamlensError(f"HOG needs maps of {BLOCK * side} pixels or more per side, found {tuple(maps.shape[1:])}.")
     values = maps.double()
     down, along = torch.zeros_like(values), torch.zeros_like(values)
     down[:, 1:-1], along[:, :, 1:-1] = values[:, 2:] - values[:, :-2], values[:, :, 2:] - values[:, :, :-2]
@@ -62,7 +65,7 @@ def hog(maps: Tensor) -> Tensor:
 
 
 def pearson(a: Tensor, b: Tensor) -> Tensor:
-    """Correlation of rows, NaN where one does not vary: (N,F), (N,F) -> (N,)."""
+    """The correlation of each row of a with that of b, NaN if one of them is constant: (N,F), (N,F) -> (N,)."""
     _check_shapes(a, b)
     a, b = (x - x.mean(dim=1, keepdim=True) for x in (a, b))
     lengths = a.norm(dim=1) * b.norm(dim=1)
@@ -75,7 +78,7 @@ def _windows(maps: Tensor) -> Tensor:
 
 def _check_shapes(a: Tensor, b: Tensor) -> None:
     if a.shape != b.shape:
-        raise GamlensError(f"Maps are compared one by one at one size, found {tuple(a.shape)} and {tuple(b.shape)}.")
+        raise GamlensError(f"Maps are compared one by one, at one size, found {tuple(a.shape)} and {tuple(b.shape)}.")
 
 
 def _unit(vectors: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 
 def best_threshold(grid: Tensor) -> int:
-    """The threshold with the highest mean over the items that have a ground truth, the first on a tie: (M,T) -> index.
+    """The index of the threshold with the highest mean over the items with ground truth, the first if two tie: (M,T).
 
     The grid holds IoUs, or hits (`box_hits`); items without ground truth are NaN.
     """

@@ -1,4 +1,4 @@
-"""The best and the worst items as pictures, made from the data set's own files."""
+"""The best and the worst items as pictures, made from the files of the data set."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ CASE_SIDE = 320
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The items of a run with their images and ground truth, or why they are not at hand."""
+    """The items of a run with their images and ground truth, or (`missing`) why they cannot be read."""
 
     units: Mapping[str, Unit]
     classes: tuple[str, ...] = ()
@@ -32,21 +32,21 @@ class Source:
 
 
 def source(run: Run, *, root: Path | None, split: str | None) -> Source:
-    """The data set that a run was measured on, read again from `root` or where it lay then."""
+    """The data set that a run was measured on, read again from `root`, or from where it was during the run."""
     about = run.about
     place = str(root) if root is not None else str(about.get("root") or "")
     if not place:
-        return Source({}, missing="The run does not say where its images lie: name the folder with --root.")
+        return Source({}, missing="The run does not say where its images are: name the folder with --root.")
     try:
         dataset = load(about["data"], place, split=split)
         choices: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["protocol"].items()}
         return Source({unit.name: unit for unit in units(dataset, Protocol(**choices))}, dataset.classes)
     except (GamlensError, TypeError) as error:
-        return Source({}, missing=f"The images of this run are not at hand: {error} Name the folder with --root.")
+        return Source({}, missing=f"The images of this run cannot be read: {error} Name the folder with --root.")
 
 
 def areas(found: Source, keys: Sequence[ItemKey]) -> dict[ItemKey, float]:
-    """The object's share of its image for every item and side that has a box or a mask."""
+    """The share of the image that the object covers, for every item and side that has a box or a mask."""
     shares: dict[ItemKey, float] = {}
     known = [(key, found.units[key[0]]) for key in keys if key[0] in found.units]
     for key, unit in known:
@@ -60,7 +60,7 @@ def areas(found: Source, keys: Sequence[ItemKey]) -> dict[ItemKey, float]:
 
 
 def cases(run: Run, found: Source, base: Column, other: Column | None, *, lens: Lens | None, count: int) -> list[Block]:
-    """The reference's best and worst items, and where it gains and loses most against the strongest other."""
+    """The best and worst items of the reference, and where it gains and loses most against `other`."""
     if found.missing:
         return [Text(found.missing)]
     used = base.counted.nonzero()[:, 0].tolist()
@@ -73,7 +73,7 @@ def cases(run: Run, found: Source, base: Column, other: Column | None, *, lens: 
         won, lost = [key for key in order if gain[key] > 0], [key for key in reversed(order) if gain[key] < 0]
         chosen.append((f"{base.name} gains most over {other.name}", won[:count]))
         chosen.append((f"{base.name} loses most to {other.name}", lost[:count]))
-    note = Text("Photos and true places only; name the model (`--model`) to have the maps drawn again.")
+    note = Text("Only photos and ground truth are shown; name the model (`--model`) to have the maps drawn again.")
     blocks: list[Block] = [note] if lens is None else []
     for title, keys in chosen:
         blocks += _gallery(run, found, title, keys, [base, *([other] if other else [])], lens)
@@ -113,7 +113,7 @@ def _keys(run: Run, maps: bool) -> tuple[ScaleKey | LineKey, ...]:
 
 
 def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens | None) -> list[Panel]:
-    """The photo with its truth, then a map for each column, with that column's value beneath."""
+    """The photo with its ground truth, then the map of each column with its value as the caption."""
     sample, kind = _sample(unit, side), run.about["protocol"]["kind"]
     example = example_of(sample, unit, kind)
     truth = truth_panel(example, upright(sample.image))

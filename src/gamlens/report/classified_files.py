@@ -1,4 +1,4 @@
-"""Explaining files one after another, for `gamlens classify`: a bad file is reported and stops nothing."""
+"""Explains files one after another, for `gamlens classify`. A file that fails is reported, and the others go on."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ class ClassifyOptions:
 
 @dataclass(frozen=True)
 class FileResult:
-    """What came of one file: what was explained and the model's best guesses, or an error. It holds no maps."""
+    """The result of one file: what was explained and the best guesses of the model, or an error. It holds no maps."""
 
     file: str
     folder: str = ""
@@ -63,12 +63,12 @@ class FileExplainer:
     explained: int = 0
 
     def load(self, items: Sequence[FileToExplain]) -> tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]:
-        """Files decoded and transformed one by one, each with its error where it cannot be."""
+        """The files, decoded and transformed one by one; a file that cannot be read is given with its error."""
         pictures = (Picture(Path(path).name, path=path) for path, _ in items)
         return items, [attempt(self.lens.prepare, picture) for picture in pictures]
 
     def work(self, loaded: tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
-        """One row per file. Where no file was explained before, an error on all of them is raised."""
+        """One row per file. If all of them fail and none was explained before, their error is raised."""
         files, strict = list(enumerate(loaded[0])), self.explained == 0
         results = explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict)
         rows = [_saved_row(result) for result in results]
@@ -128,7 +128,7 @@ def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
 
 
 def _about(lens: Lens, files: Sequence[str], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
-    """What the call is: the same files as they are now, explained in the same way."""
+    """What identifies a call, so that it can be resumed: the files as they are now, and how they are explained."""
     return {
         "model": lens.name, "weights": [lens.weights, digest(lens.model)],
         "blocks": list(lens.blocks) if lens.knows_blocks else [],

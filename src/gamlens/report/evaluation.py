@@ -1,4 +1,6 @@
-"""Runs as one page: numbers, curves, item by item, by object size, best and worst cases, errors, protocol."""
+"""Runs as one page: their numbers, curves, comparisons of items, gains by object size, best and worst cases, errors and
+protocol.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -21,7 +23,15 @@ Topic = tuple[str, list[Block]]
 
 @dataclass(frozen=True, eq=False)
 class ReportOptions:
-    """Where the images lie now, the model that draws maps again, the confidence of ADP and PIC, how many cases."""
+    """How a report is made.
+
+    Args:
+        root: Where the images are now, if they were moved after the run.
+        split: The split of the data set.
+        lens: The model that draws the maps of the best and worst cases again; without it only photos are shown.
+        confidence: The class score that ADP and PIC are computed from.
+        count: How many best and worst cases are shown.
+    """
 
     root: Path | None = None
     split: str | None = None
@@ -63,12 +73,12 @@ def page(
 def _topics(run: Run, options: ReportOptions) -> list[Topic]:
     closing: list[Topic] = [("Errors", parts.errors(run)), ("How it was measured", parts.protocol(run))]
     if run.about["weights"] == "random":
-        words = f"This run of {run.about['model']} was made with random weights: it is no result, and none is shown."
+        words = f"This run of {run.about['model']} was made with random weights, so it has no results to show."
         return [("Numbers", [Text(words)]), *closing]
     found = columns(run, confidence=options.confidence)
     base = reference(found)
     if base is None:
-        words = "**No item could be measured**, so there is nothing to compare: every one of them failed."
+        words = "**No item could be measured**: every one of them failed, so there is nothing to compare."
         return [("Numbers", [Text(words)]), *closing]
     others = rivals(found, base)
     strongest = max((o for o in others if o.method != base.method), key=lambda o: o.sign * o.mean(), default=None)
@@ -87,7 +97,7 @@ def _topics(run: Run, options: ReportOptions) -> list[Topic]:
 
 
 def _together(runs: Sequence[tuple[str, Run]], options: ReportOptions) -> Section:
-    """All runs in the paper's layout."""
+    """All runs in one table, in the layout of the paper."""
     real = [run for _, run in runs if run.about["weights"] != "random"]
     found = [cell for run in real for cell in tables.cells(run, confidence=options.confidence)]
     if not found:
@@ -108,7 +118,7 @@ def _said(run: Run) -> str:
 
 
 def _own(run: Run, lens: Lens | None) -> Lens | None:
-    """The lens where it is the run's model, looking at images as the run did."""
+    """A copy of the lens that prepares images as the run did; None if it is not the model of the run."""
     if lens is None or lens.name != run.about["model"]:
         return None
     same = copy.copy(lens)

@@ -1,4 +1,4 @@
-"""The parts of a report that are numbers: tables and charts."""
+"""The sections of a report that are tables and charts."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ SMALL = 20
 
 
 def numbers(run: Run, *, confidence: str) -> list[Block]:
-    """One line per method and n, every metric with its interval, controls among them."""
+    """A table with one line per method and n, controls included, and one column per metric with its interval."""
     found = tables.cells(run, confidence=confidence)
     heads = {cell.metric: f"{cell.metric} {'↓' if cell.better == 'down' else '↑'}" for cell in found}
     lead = next(iter(heads))
@@ -38,7 +38,7 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         title = METHODS[method].title if n else f"{method} (control)"
         values = (tables.shown(mine.get(name)) for name in heads)
         lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))
-    said = ["In %, with 95 % bootstrap intervals over items. Touch a head to sort.", *_left_out(found)]
+    said = ["In %, with 95 % bootstrap intervals over items. Click a column head to sort.", *_left_out(found)]
     return [Table(tuple(header), tuple(lines)), Text(" ".join([*said, left_out_note(run.about)]).strip())]
 
 
@@ -74,7 +74,7 @@ def thresholds(found: Sequence[Column]) -> list[Block]:
 
 
 def scatter(base: Column, others: Sequence[Column]) -> list[Block]:
-    """The reference against each other one, item by item, and a table of the paired differences."""
+    """The reference against each of the others, item by item, and a table of the paired differences."""
     charts, lines = [], []
     for number, other in enumerate(others, start=2):
         _, mine, theirs = aligned(base, other)
@@ -96,7 +96,7 @@ def scatter(base: Column, others: Sequence[Column]) -> list[Block]:
 
 
 def sizes(base: Column, others: Sequence[Column], areas: Mapping[ItemKey, float]) -> list[Block]:
-    """The reference's gain over each other one in fifths of the items by object size."""
+    """The gain of the reference over each of the others, for five equal groups of items by object size."""
     known = sorted((areas[key], key) for key in base.keys if key in areas)
     if len(known) < SMALL:
         return [Text(f"{len(known)} items have an object of known size: {SMALL} are needed to show gains by size.")]
@@ -137,7 +137,7 @@ def errors(run: Run) -> list[Block]:
 
 
 def protocol(run: Run) -> list[Block]:
-    """Everything that was chosen: model, data, protocol, versions, and the command."""
+    """A table of everything that was chosen: model, data, protocol and versions; and the command."""
     about = dict(run.about)
     command = str(about.pop("command", "") or "")
     parts = {"": about, "protocol: ": about.pop("protocol", {}), "version of ": about.pop("versions", {})}

@@ -1,4 +1,4 @@
-"""Image files in, a folder of results and a page out: what classifying and searching files share."""
+"""What classifying and searching files share: finding image files, folders of results, and pages."""
 
 import glob
 from collections.abc import Iterable, Sequence

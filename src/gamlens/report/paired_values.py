@@ -1,4 +1,4 @@
-"""A run's rows as values by method and n, paired item by item."""
+"""The values of a run by method and n, paired item by item."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def columns(run: Run, *, confidence: str = "logit") -> list[Column]:
 
 
 def reference(found: Sequence[Column]) -> Column | None:
-    """What the others are compared with: GAM at n = 2, or at its largest n; without GAM the first method."""
+    """The column that the others are compared with: GAM at n = 2, or at its largest n; without GAM the first method."""
     own = [column for column in found if column.n > 0]
     gam = [column for column in own if column.method == "gam"]
     usual = [column for column in gam if column.n == PAPER_N]
@@ -72,7 +72,7 @@ def reference(found: Sequence[Column]) -> Column | None:
 
 
 def rivals(found: Sequence[Column], base: Column) -> list[Column]:
-    """Every other method at its best n, then the reference's own method at its other n."""
+    """Every other method at its best n, then the method of the reference at its other n."""
     others = [column for column in found if column.n > 0 and column.method != base.method]
     best = {
         name: max(
@@ -85,7 +85,7 @@ def rivals(found: Sequence[Column], base: Column) -> list[Column]:
 
 
 def aligned(base: Column, other: Column) -> tuple[tuple[ItemKey, ...], Tensor, Tensor]:
-    """The items that both have and that count, with both values."""
+    """The items that count and that both columns have, with the values of both, (M,) each."""
     good, theirs_good = base.counted.tolist(), (~other.values.isnan()).tolist()
     place = {key: number for number, key in enumerate(other.keys) if theirs_good[number]}
     mine = [number for number, key in enumerate(base.keys) if good[number] and key in place]
@@ -94,13 +94,13 @@ def aligned(base: Column, other: Column) -> tuple[tuple[ItemKey, ...], Tensor, T
 
 
 def difference(base: Column, other: Column) -> Difference:
-    """The paired difference, turned so that plus is better."""
+    """The paired difference, with its sign turned so that plus is better."""
     _, mine, theirs = aligned(base, other)
     return metrics.paired(base.sign * mine, base.sign * theirs)
 
 
 def gains(base: Column, other: Column) -> dict[ItemKey, float]:
-    """How much better the reference is than the other one, for each item that both have and that counts."""
+    """How much better the reference is than the other column, for each item that counts and that both have."""
     keys, mine, theirs = aligned(base, other)
     return dict(zip(keys, (base.sign * (mine - theirs)).tolist(), strict=True))
 

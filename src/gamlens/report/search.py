@@ -1,4 +1,4 @@
-"""The images of a folder most like a query, and why, for `gamlens search`: files in, pictures and a page out."""
+"""For `gamlens search`: the images of a folder that are most like a query and why, as pictures and a page."""
 
 import filecmp
 import os
@@ -46,7 +46,7 @@ class SearchOptions:
         FUSIONS[self.fuse]  # an unknown name is an error
 
     def check(self, lens: Lens, picture: Picture) -> None:
-        """An error where the model has fewer than n blocks, found out on one image before the long part."""
+        """Raise an error if the model has fewer than n blocks. One image tells, before all files are read."""
         if self.n != 1 and methods.find(self.method).kind == "block":
             lens.trace_pair(picture, picture, n=self.n, method=self.method)
 
@@ -82,7 +82,7 @@ class QueryMatches:
 def remember(
     lens: Lens, files: Sequence[str], status: Callable[[int, int], None] = lambda done, bad: None
 ) -> SearchedImages:
-    """Look at every file once; one that cannot be read is left out. No readable file at all is an error."""
+    """Remember every file as a gallery, without those that cannot be read; an error if none of them can."""
     bad: list[tuple[str, str]] = []
     done = 0
 
@@ -102,7 +102,7 @@ def remember(
 
 
 def recall(lens: Lens, path: str) -> SearchedImages:
-    """A saved gallery that this lens made, without the images whose files are gone."""
+    """Load a gallery that this lens saved, without the images whose files are gone."""
     images = Gallery.load(path)
     try:
         images.check(lens)
@@ -165,7 +165,7 @@ def _choose(query: Gallery, images: Gallery, options: SearchOptions, own: Sequen
     kept = [number for number in ranked if number not in own][: options.top]
     if not kept:
         raise GamlensError(
-            f"{query.pictures[0].path} is alone there: no other image to compare it with. --with-self keeps it."
+            f"{query.pictures[0].path} is the only image there, with no other to compare. --with-self keeps it."
         )
     return [(0, number) for number in kept]
 
