@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
 
-.PHONY: fuzz scale demo studio test lint bench bench-gpu bench-precision models reproduce clean
+.PHONY: fuzz scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -27,20 +28,31 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	touch $@
 
+docs: $(VENV)/.dev  ## docs/reference.md, every name that gamlens knows, from its registries
+	$(BIN)/python docs/reference.py
+
 demo: $(VENV)/.demo  ## explain bundled photos with the embedded model: demo/index.html
 	$(BIN)/gamlens demo --out demo
 
 studio: $(VENV)/.studio  ## a page on this machine: drop in a photo, or two, and see why
 	$(BIN)/gamlens studio
 
-lint: $(VENV)/.dev
+style: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint  ## lint, types, import contract and all tests
-	$(BIN)/python -m pytest
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+lint: style types
+
+tests: $(VENV)/.dev  ## all tests, on WORKERS processes; `.venv/bin/python -m pytest` runs them in one
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT)
+
+check: SELECT = -m "not slow"
+check test: style  ## lint, types, import contract and tests: `check` those that are quick, `test` all
+	$(MAKE) --no-print-directory -j2 types tests SELECT='$(SELECT)'
 
 bench: $(VENV)/.bench  ## time and memory beside the peers and a plain forward
 	$(BIN)/python benchmarks/cost.py

@@ -1,6 +1,7 @@
-"""Where the real data and weights are; tests that need them are marked `shared` and skip where they are absent."""
+"""Fixtures of all tests. Tests that need real data or weights are marked `shared` and skip where these are missing."""
 
 import csv
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,18 @@ from PIL import Image
 
 from gamlens import Lens, Transform
 
-torch.set_num_threads(1)  # small tensors are not worth splitting, and other runs may share the cores
+torch.set_num_threads(1)  # more threads do not help small tensors, and other runs may share the cores
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector need not look at it again, and so frees networks sooner."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def _folder(variable: str, name: str) -> Path:
@@ -38,7 +49,10 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module")
 def boxed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Makes a folder: photos of two classes with a box each, and one more that cannot be read, in items.csv."""
+    """A function that makes a data folder: photos of two classes with one box each, and one file that is no image.
+
+    items.csv lists them. The function takes the number of photos, the right edge of each box, and the class names.
+    """
 
     def make(images: int, x1: Callable[[int], int], classes: tuple[str, str] = ("ant", "bee")) -> Path:
         folder, draw = tmp_path_factory.mktemp("data"), np.random.default_rng(0)

@@ -115,6 +115,7 @@ def bytes_for_backward(model: nn.Module, call: Callable[[], object]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
+@pytest.mark.slow
 def test_resnet50_keeps_at_most_8_mib_an_image() -> None:
     lens, batch = nets.zoo("resnet50"), torch.randn(2, 3, 224, 224)
     ours = bytes_for_backward(lens.model, lambda: lens.trace(batch, 0, n=2)) / len(batch)
@@ -123,6 +124,7 @@ def test_resnet50_keeps_at_most_8_mib_an_image() -> None:
     assert ours < whole / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n", "limit"),
     [("resnet50", 1, 1.01), ("resnet50", 2, 1.25), ("resnet101", 2, 1.15), ("densenet201", 2, 1.2)],
@@ -136,6 +138,7 @@ def test_operations_beside_a_plain_forward(name: str, n: int, limit: float) -> N
     assert 1 <= ours.get_total_flops() / plain.get_total_flops() <= limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "each"), [(1, 0.1 / 20), (2, 1.25 * 0.2)])
 def test_operations_of_twenty_targets(n: int, each: float) -> None:
     """Beside one target's, in plain forwards: 0.1 for twenty at n = 1, 1.25 times the floor of 0.2 each at n = 2."""

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 OPTIONAL = (
     "timm",
     "typer",
@@ -27,18 +29,23 @@ def run(code: str) -> str:
 
 
 def test_import_loads_nothing_optional() -> None:
+    """Nor does importing the studio, which loads gradio when it is started."""
     code = f"""
         import sys, torch, torchvision
         before = set(sys.modules)
-        import gamlens
+        import gamlens, gamlens.studio
         new = {{name.split(".")[0] for name in set(sys.modules) - before}}
-        print(sorted(new & set({OPTIONAL})))
+        print(sorted(new & set({OPTIONAL})), callable(gamlens.studio.launch))
     """
-    assert run(code) == "[]"
+    assert run(code) == "[] True"
 
 
+@pytest.mark.slow
 def test_works_with_nothing_but_the_core() -> None:
-    """With every optional package hidden, a model is explained, compared, saved and loaded."""
+    """With every optional package hidden, a model is explained, compared, saved and loaded.
+
+    The command line, which needs typer, says what to install.
+    """
     code = f"""
         import sys, tempfile
         class Hide:
@@ -56,18 +63,12 @@ def test_works_with_nothing_but_the_core() -> None:
             result.save(folder)
             same = gamlens.Explanation.load(folder)
         print(torch.equal(same.maps, result.maps), len(result.boxes(mode="largest")), pair.x.overlay().size)
-    """
-    assert run(code) == "True 2 (64, 64)"
-
-
-def test_command_without_typer_says_what_to_install() -> None:
-    code = """
-        import sys
-        sys.modules["typer"] = None
         from gamlens.__main__ import main
         try:
             main()
         except SystemExit as stop:
             print(stop.code)
     """
-    assert "pip install 'gamlens[cli]'" in run(code)
+    found, said = run(code).split("\n", 1)
+    assert found == "True 2 (64, 64)"
+    assert "pip install 'gamlens[cli]'" in said

@@ -24,6 +24,7 @@ def looked(name: str) -> tuple[dict[str, Tensor], Tensor]:
     return precision.maps_of(lens, batch, None if name == "fp32" else looked("fp32")[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n", "rank", "apart"),
     [("bf16", 1, 0.999, 0.06), ("bf16", 2, 0.99, 0.2), ("fp16", 1, 0.9999, 0.01), ("fp16", 2, 0.998, 0.1)],

@@ -2,11 +2,13 @@
 
 import math
 
+import naive
 import pytest
 import torch
 
 from gamlens import scores
 from gamlens.errors import GamlensError
+from gamlens.scores import PAIR_SCORES
 
 OUTPUT = torch.tensor([[0.0, math.log(3.0)], [math.log(4.0), 0.0]], dtype=torch.float64)
 X = torch.tensor([[3.0, 4.0], [1.0, -2.0]], dtype=torch.float64)
@@ -97,8 +99,86 @@ def test_class_scores_by_name(name, multi_label, expected):
 
 
 @pytest.mark.parametrize(("name", "expected"), [("dot", scores.dot), ("cosine", scores.cosine)])
-def test_pair_scores_by_name(name, expected):
-    assert scores.find_pair_score(name) is expected
+def test_a_pair_score_by_its_name_or_by_its_function_is_one_record(name, expected):
+    entry = PAIR_SCORES[name]
+    assert entry.fn is expected
+    assert scores.find_pair_score(name) is entry
+    assert scores.find_pair_score(expected) is entry
+
+
+def test_nothing_is_known_about_a_function_of_the_user():
+    def mine(x, y):
+        return x.sum(dim=1)
+
+    entry = scores.find_pair_score(mine)
+    assert (entry.fn, entry.title) == (mine, "mine")
+    assert not entry.positive
+    assert not entry.sums_over_positions
+    assert entry.saturated is None
+    assert entry.undefined is None
+    assert not entry.saturated_pairs(mine(X, Y), X, Y).any()
+
+
+@pytest.mark.parametrize("score", [5, None, PAIR_SCORES["dot"]])
+def test_what_is_neither_a_name_nor_a_function_is_no_score(score):
+    with pytest.raises(GamlensError, match=r"a name \(cosine, dot.*\) or a function of two tensors"):
+        scores.find_pair_score(score)
+
+
+def embeddings(*, seed=2):
+    make = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(4, 7, generator=make, dtype=torch.float64) for _ in "xy")
+
+
+def test_every_pair_score_has_a_twin_and_a_title_of_its_own():
+    assert set(PAIR_SCORES) == set(naive.PAIR_SCORES)
+    assert len({entry.title for entry in PAIR_SCORES.values()} - {""}) == len(PAIR_SCORES)
+
+
+@pytest.mark.parametrize("name", PAIR_SCORES)
+def test_a_pair_score_equals_its_twin_in_a_batch_and_alone_and_swapped(name):
+    x, y = embeddings()
+    found = PAIR_SCORES[name].fn(x, y)
+    close(found, [naive.PAIR_SCORES[name](*pair) for pair in zip(x.tolist(), y.tolist(), strict=True)])
+    torch.testing.assert_close(PAIR_SCORES[name].fn(x[1:2], y[1:2]), found[1:2], rtol=1e-14, atol=0)
+    torch.testing.assert_close(PAIR_SCORES[name].fn(y, x), found, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in PAIR_SCORES.items() if entry.sums_over_positions])
+def test_a_sum_over_positions_is_the_dot_product_over_its_divisor(name):
+    x, y = embeddings()
+    divisor = PAIR_SCORES[name].dot_divisor(x, y)
+    assert divisor.shape == (4,)
+    torch.testing.assert_close(scores.dot(x, y) / divisor, PAIR_SCORES[name].fn(x, y), rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in PAIR_SCORES.items() if entry.saturated])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_images_with_the_same_embedding_are_saturated_and_others_are_not(name, dtype):
+    """At any length of the embeddings, and the record says why."""
+    entry, (x, y) = PAIR_SCORES[name], embeddings()
+    for length in (1e-3, 1.0, 1e3):
+        own, other = (length * x).to(dtype), (length * torch.cat([x[:2], y[2:]])).to(dtype)
+        found = entry.saturated_pairs(entry.fn(own, other), own, other)
+        assert (found.dtype, found.tolist()) == (torch.bool, [True, True, False, False])
+    assert entry.saturated_because
+
+
+def test_the_cosine_of_a_zero_embedding_is_an_error_that_names_the_image():
+    entry, (x, y) = PAIR_SCORES["cosine"], embeddings()
+    assert not entry.undefined(x).any()
+    assert entry.undefined(0 * x).all()
+    with pytest.raises(GamlensError, match=r"gallery\[7\] is"):
+        entry.require_defined(torch.cat([y[:1], 0 * y[1:2]]), "gallery", (5, 7))
+    assert bool(entry.defined(x, 0 * y).bad())
+    assert entry.defined(x, 0 * y).say().startswith("The embedding of y[0] ")
+    assert not entry.defined(x, y).bad()
+
+
+@pytest.mark.parametrize("name", [name for name, entry in PAIR_SCORES.items() if entry.instead])
+def test_the_score_to_use_instead_has_a_gradient_and_a_value(name):
+    other = PAIR_SCORES[PAIR_SCORES[name].instead]
+    assert (other.saturated, other.undefined) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +203,13 @@ def test_probabilities_are_read_in_float32():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_only_a_cosine_at_its_maximum_is_saturated(dtype):
+def test_a_cosine_of_one_or_minus_one_is_saturated(dtype):
     eps = torch.finfo(dtype).eps
-    values = torch.tensor([1, 1 - 8 * eps, 1 - 64 * eps, 1 + eps, -1], dtype=dtype)
-    assert scores.saturated("cosine", values).tolist() == [True, True, False, True, False]
-    assert not scores.saturated("dot", values).any()
-    assert not scores.saturated(lambda x, y: values, values).any()
+    values = torch.tensor([1, 1 - 8 * eps, 1 - 64 * eps, 1 + eps, -1, -1 + 8 * eps, -1 + 64 * eps, 0], dtype=dtype)
+    x = torch.ones(8, 2, dtype=dtype)
+    found = PAIR_SCORES["cosine"].saturated_pairs(values, x, x)
+    assert found.tolist() == [True, True, False, True, True, True, False, False]
+    assert not PAIR_SCORES["dot"].saturated_pairs(values, x, x).any()
 
 
 def test_gradients_of_saturated_scores_are_zero_on_both_sides():
@@ -140,5 +221,8 @@ def test_gradients_of_saturated_scores_are_zero_on_both_sides():
 
 
 def test_the_message_names_the_first_saturated_pairs():
-    assert scores.saturated_message(torch.tensor([True, False, True])).startswith("Pair 0, 2: both embeddings point")
-    assert "Pair 0, 1 and 3 more:" in scores.saturated_message(torch.ones(5).bool(), most=2)
+    entry = PAIR_SCORES["cosine"]
+    found = entry.saturated_message(torch.tensor([True, False, True]))
+    assert found.startswith("Pair 0, 2: both embeddings point the same way or opposite ways, so the cosine is 1 or -1")
+    assert found.endswith("the maps are empty. Use score='dot' to see what the images share.")
+    assert "Pair 0, 1 and 3 more:" in entry.saturated_message(torch.ones(5).bool(), most=2)

@@ -470,11 +470,13 @@ def real(request, shared_weights, shared_data):
     return Real(Lens(split.model), split, files, top, twins)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_real_networks_read_the_blocks_of_the_specification(real):
     assert real.lens.blocks == real.split.blocks
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("score", ["logit", "cosine", "dot"])
 def test_real_maps_equal_the_hand_split_twin(real, score):

@@ -85,6 +85,7 @@ def test_build_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         voc_head.build()
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_the_whole_network(
     shared_weights: Path, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,14 @@
-"""gamlens: why does a vision model think so?"""
+"""Saliency maps for vision models: which parts of an image a class score, or the similarity of two images, rests on.
+
+`Lens` wraps a model, and all else follows from it:
+
+    lens = gamlens.Lens("resnet50")                   # a name of gamlens.MODELS, or any nn.Module
+    result = lens.classify("cat.jpg")                 # an Explanation: maps, scores, overlays, boxes, files
+    pair = lens.compare("cat.jpg", "other_cat.jpg")   # a PairExplanation: one map on each of the two images
+
+`METHODS`, `MODELS`, `DATASETS` and `METRICS` list what can be asked for by name. `gamlens.methods` and `gamlens.fuse`
+hold the formulas as plain functions on tensors. Every error is a `GamlensError`, every warning a `GamlensWarning`.
+"""
 
 import sys
 
@@ -17,7 +27,7 @@ from gamlens.pairs.pair_trace import PairTrace
 from gamlens.retrieval import Gallery
 from gamlens.trace import Trace
 
-# Where results that version 0.1 pickled look for the classes inside them.
+# Results pickled by version 0.1 name their classes by these module paths, so the paths must stay importable.
 sys.modules["gamlens.geometry"], sys.modules["gamlens.images"] = transform, images
 sys.modules["gamlens.gallery.record"] = sys.modules[Gallery.__module__]
 

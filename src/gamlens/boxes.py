@@ -1,4 +1,9 @@
-"""From a map to a place: threshold, largest component, box."""
+"""Bounding boxes from maps: threshold a map, optionally take its largest connected component, and box it.
+
+Connected components are found on the GPU as well as on the CPU, without a Python loop over pixels or masks. Each mask
+is split into runs: horizontal stretches of True pixels. Runs of neighbouring rows that overlap are joined by
+union-find over tensors (`_roots`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +15,27 @@ from torch import Tensor
 from gamlens.errors import GamlensError
 
 BoxMode = Literal["all", "largest"]
-_TOGETHER = 16  # maps cut at every threshold at once: bounds the memory
+_TOGETHER = 16  # how many maps `largest_boxes` thresholds at once; it limits the memory
 
 
 def boxes(maps: Tensor, *, threshold: float = 0.25, mode: BoxMode = "all") -> Tensor:
-    """The tight half-open box x0,y0,x1,y1 around the pixels >= threshold: (B,H,W) -> (B,4); zeros if there is none.
+    """Find the tight box around the pixels of each map that reach the threshold.
 
-    `all` takes every such pixel, `largest` those of the largest 4-connected component.
+    Args:
+        maps: (B,H,W) in [0,1].
+        threshold: The lowest value that counts, from 0 to 1.
+        mode: "all" boxes all such pixels, "largest" only those of the largest 4-connected component.
+
+    Returns:
+        (B,4) float32: x0, y0, x1, y1 in pixels, half-open (x1 and y1 lie one past the last pixel). A map without such
+        pixels has four zeros.
 
     >>> boxes(torch.tensor([[[0.0, 0.3, 0.0], [0.0, 0.9, 1.0]]]))
     tensor([[1., 0., 3., 2.]])
     """
     check_threshold(threshold)
     if mode not in ("all", "largest"):
-        raise GamlensError(f"A box is drawn around 'all' pixels or the 'largest' component, not {mode!r}.")
+        raise GamlensError(f"mode must be 'all' (all pixels) or 'largest' (the largest component); found {mode!r}.")
     if len(maps) == 0:
         return maps.new_zeros(0, 4, dtype=torch.float32)
     masks = maps >= threshold
@@ -37,11 +49,11 @@ def boxes(maps: Tensor, *, threshold: float = 0.25, mode: BoxMode = "all") -> Te
 
 def check_threshold(threshold: float) -> None:
     if not 0 <= threshold <= 1:
-        raise GamlensError(f"A threshold lies between 0 and 1, found {threshold}.")
+        raise GamlensError(f"A threshold must lie between 0 and 1, as map values do; found {threshold}.")
 
 
 def largest_boxes(maps: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """The tight box around the largest 4-connected component of the pixels >= t, for every t: (B,H,W) -> (B,T,4)."""
+    """Find the box of `boxes(..., mode="largest")` at each of T thresholds: (B,H,W) -> (B,T,4)."""
     for threshold in thresholds:
         check_threshold(threshold)
     grid = maps.new_tensor(list(thresholds))[:, None, None]
@@ -50,13 +62,20 @@ def largest_boxes(maps: Tensor, thresholds: Sequence[float]) -> Tensor:
 
 
 def largest_component(masks: Tensor) -> Tensor:
-    """The largest 4-connected component of each mask, the first in reading order on a tie: (B,H,W) -> (B,H,W)."""
+    """Keep the largest 4-connected component of each mask: (B,H,W) bool -> (B,H,W) bool.
+
+    Of components with equally many pixels, the first in reading order is kept.
+    """
     runs = _runs(masks)
     return _fill(runs, _largest(runs, len(masks), masks.shape[1]).long(), masks).bool()
 
 
 def components(masks: Tensor) -> Tensor:
-    """Labels of 4-connected components, 0 outside: (B,H,W) bool -> (B,H,W) long; a label is its first pixel's place."""
+    """Label the 4-connected components of each mask: (B,H,W) bool -> (B,H,W) int64.
+
+    A pixel outside the mask is 0. A component is labelled y * W + x + 1, where (x, y) is its first pixel in reading
+    order.
+    """
     runs = _runs(masks)
     height, width = masks.shape[1:]
     first = (runs.row % height * width + runs.x0 + 1)[runs.root]
@@ -65,7 +84,13 @@ def components(masks: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Horizontal runs of pixels in reading order: row over all masks, extent, and the first run of the component."""
+    """The R runs (horizontal stretches of True pixels) of a batch of masks, in reading order; each attribute is (R,).
+
+    Attributes:
+        row: The row of the run, counted over all masks: mask * H + y.
+        x0, x1: The run covers the columns x0 <= x < x1.
+        root: The index of the first run of the same component.
+    """
 
     row: Tensor
     x0: Tensor
@@ -74,7 +99,13 @@ class _Runs:
 
 
 def _runs(masks: Tensor) -> _Runs:
-    """Runs of (B,H,W) and their components. Two runs of neighbouring rows touch where their extents overlap."""
+    """Find the runs of masks (B,H,W) and join them to components.
+
+    A run starts and ends where neighbouring pixels of a row differ. Run a touches run b of the next row if
+    a.x0 < b.x1 and b.x0 < a.x1. Runs are sorted by row and column, so those that a touches are consecutive, and two
+    binary searches on row * (W + 2) + column give the first and the last of them. `touching` is how many there are;
+    `upper` and `lower` list all touching pairs.
+    """
     height, width = masks.shape[1:]
     padded = torch.nn.functional.pad(masks, (1, 1))
     ends = (padded[:, :, 1:] != padded[:, :, :-1]).flatten().nonzero()[:, 0]
@@ -90,7 +121,15 @@ def _runs(masks: Tensor) -> _Runs:
 
 
 def _roots(count: int, a: Tensor, b: Tensor) -> Tensor:
-    """The smallest node of each connected part: edges (E,), (E,) -> (count,). Roots hook on, then paths are halved."""
+    """Find the smallest node of each connected component of a graph, for each of its `count` nodes: (count,).
+
+    Args:
+        count: The number of nodes.
+        a, b: The two ends of each edge, (E,) each.
+
+    In each round, the root at either end of an edge is pointed to the smaller of the two roots, and then every
+    node skips to the root of its root's root. The rounds end when nothing changes any more.
+    """
     root = torch.arange(count, device=a.device)
     while True:
         least = torch.minimum(root[a], root[b])
@@ -102,7 +141,13 @@ def _roots(count: int, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _largest(runs: _Runs, count: int, height: int) -> Tensor:
-    """Whether each run belongs to the largest component of its mask: (R,) bool."""
+    """Tell for each run whether it belongs to the largest component of its mask: (R,) bool.
+
+    Args:
+        runs: The runs of all masks.
+        count: The number of masks.
+        height: The height H of a mask.
+    """
     sizes = torch.zeros_like(runs.root).scatter_add_(0, runs.root, runs.x1 - runs.x0)
     mask = runs.row // height
     most = sizes.new_zeros(count).scatter_reduce_(0, mask, sizes, "amax")
@@ -112,7 +157,7 @@ def _largest(runs: _Runs, count: int, height: int) -> Tensor:
 
 
 def _largest_boxes(masks: Tensor) -> Tensor:
-    """(M,H,W) -> (M,4), zeros where a mask is empty."""
+    """Box the largest component of each mask: (M,H,W) bool -> (M,4), zeros for an empty mask."""
     runs, height = _runs(masks), masks.shape[1]
     chosen = _largest(runs, len(masks), height)
     mask, y = runs.row[chosen] // height, runs.row[chosen] % height
@@ -125,13 +170,16 @@ def _largest_boxes(masks: Tensor) -> Tensor:
 
 
 def _fill(runs: _Runs, values: Tensor, masks: Tensor) -> Tensor:
-    """A value a run, written over its pixels: (R,) -> (B,H,W), 0 outside. Runs cover the mask in reading order."""
+    """Write the value of each run, (R,), to the pixels of the run: (B,H,W), 0 outside the masks.
+
+    Indexing with a mask visits its True pixels in reading order, which is the order of the runs.
+    """
     out = values.new_zeros(masks.shape)
     out[masks] = values.repeat_interleave(runs.x1 - runs.x0)
     return out
 
 
 def _extent(hits: Tensor) -> tuple[Tensor, Tensor]:
-    """First and one past the last True: (B,N) -> (B,), (B,)."""
+    """Find the first True of each row, and one past the last: (B,N) -> (B,), (B,)."""
     first = hits.int().argmax(dim=1)
     return first, hits.shape[1] - hits.flip(1).int().argmax(dim=1)

@@ -1,4 +1,4 @@
-"""The one exception family, the one warning, and registries that know near matches of a mistyped name."""
+"""GamlensError, GamlensWarning, and registries that suggest near matches for a mistyped name."""
 
 import difflib
 import sys
@@ -8,19 +8,33 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-OURS = ("gamlens", "contextlib", "functools", "torch")
+OURS = ("gamlens", "contextlib", "functools", "torch")  # packages whose frames `warn` skips to find the user's line
 
 
 class GamlensError(Exception):
-    """What was wrong, what was found, and what to do."""
+    """The one exception that gamlens raises for a wrong argument, file, model or image.
+
+    The message says what was wrong, what was found, and what to do.
+
+    >>> import gamlens
+    >>> try:
+    ...     gamlens.fuse.FUSIONS["meen"]
+    ... except gamlens.GamlensError as error:
+    ...     print(error)
+    There is no fusion 'meen': did you mean 'mean'? Or give one weight per block.
+    """
 
 
 class GamlensWarning(UserWarning):
-    """The result stands, but look at it before you trust it."""
+    """The one warning that gamlens gives: the result can be used, but may not mean what you expect (a flat map)."""
 
 
 def warn(message: str) -> None:
-    """Give a GamlensWarning that names the line of the user's own code that led here, however deep the call is."""
+    """Give a GamlensWarning that names the line of the user's code from which gamlens was called.
+
+    The number of our own frames between that line and this one differs from call to call, so frames are skipped
+    until one lies outside the packages of `OURS`.
+    """
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
         frame, level = frame.f_back, level + 1
@@ -28,12 +42,12 @@ def warn(message: str) -> None:
 
 
 class Registry(dict[str, T]):
-    """Named entries of one kind. Asking for a name that is not there is a GamlensError with the nearest names.
+    """A dict of named entries. Looking up an unknown name raises a GamlensError that suggests the nearest names.
 
     Args:
-        kind: What an entry is, for the error message: "method".
+        kind: What one entry is called in the error message, such as "method".
         entries: The entries by name.
-        hint: What else the user may do, added to the error message.
+        hint: A sentence about what else the user may do, added to the end of the error message.
     """
 
     def __init__(self, kind: str, entries: Mapping[str, T], *, hint: str = "") -> None:
@@ -45,10 +59,17 @@ class Registry(dict[str, T]):
 
 
 def near(name: str, options: Iterable[str], *, most: int = 5) -> str:
-    """The end of an error message: the options closest to `name`, or the first few of them.
+    """Write the end of an error message about an unknown `name`: the options closest to it, or the first few options.
+
+    Args:
+        name: What the user wrote.
+        options: The names that exist.
+        most: How many of them are listed at most.
 
     >>> near("layer9", ["layer1", "layer4", "fc"])
     "did you mean 'layer4', 'layer1'?"
+    >>> near("conv", ["layer1", "layer4", "fc"])
+    "there are 'layer1', 'layer4', 'fc'."
     """
     known = list(dict.fromkeys(options))
     lower = {option.lower(): option for option in reversed(known)}
@@ -64,7 +85,13 @@ def near(name: str, options: Iterable[str], *, most: int = 5) -> str:
 
 @contextmanager
 def reworded(what: str, *errors: type[Exception], todo: str = "") -> Iterator[None]:
-    """Turns errors of these kinds, or any where none is named, into a GamlensError: `what`, the error, `todo`."""
+    """Turn exceptions raised inside this context into a GamlensError that reads "{what}: {exception}{todo}".
+
+    Args:
+        what: What could not be done, such as "Cannot read 'a.json'".
+        errors: The exception types to turn; all of them if none is given. A GamlensError always passes unchanged.
+        todo: What the user can do about it.
+    """
     kinds = errors or (Exception,)
     try:
         yield
@@ -75,7 +102,10 @@ def reworded(what: str, *errors: type[Exception], todo: str = "") -> Iterator[No
 
 
 def attempt(call: Callable[..., T], *args: Any) -> T | GamlensError:
-    """What call(*args) returns, or the GamlensError it raises: for work on many items where one may fail alone."""
+    """Return what call(*args) returns, or the GamlensError that it raises.
+
+    Work on many items uses this so that one bad item does not end the work on the others.
+    """
     try:
         return call(*args)
     except GamlensError as error:

@@ -1,4 +1,7 @@
-"""Files that are there whole or not at all: each is written beside its place first and then moved there."""
+"""Write files atomically: a reader sees the whole new file or the old one, never a part.
+
+A file is first written under a temporary name in the same folder and then renamed.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,17 @@ from typing import IO, Any
 
 from gamlens.errors import GamlensError
 
-PART = ".part"  # how the name of a file ends that is not whole yet
+PART = ".part"  # the suffix of a temporary file
 WriteInto = Callable[[IO[bytes]], Any]
 
 
 def write_whole(file: Path, write: WriteInto) -> None:
-    """Write one file and have it on the disk before it takes its place. An OSError leaves what was there before."""
+    """Write one file atomically. The data is synced to disk before the rename; on an error the old file stays.
+
+    Args:
+        file: Where the file goes. Its folder must exist.
+        write: Called with the temporary file, open for writing in binary mode.
+    """
     beside = _beside(file)
     try:
         with open(beside, "wb") as out:
@@ -29,22 +37,28 @@ def write_whole(file: Path, write: WriteInto) -> None:
 
 
 class StagedFiles:
-    """Several files that are moved to their places together, at the end of a `with`; a failure puts back what was
-    there before.
+    """Write several files as one unit: all of them are renamed into place at the end of the `with` block.
+
+    If the block raises, no file is changed. If a rename fails, the files that were there before are put back.
+
+        with StagedFiles() as staged:
+            staged.write(folder / "a.png", image.save)
+            staged.write(folder / "a.json", lambda out: out.write(data))
     """
 
     def __init__(self) -> None:
-        self.moves: list[tuple[Path, Path]] = []
+        self.moves: list[tuple[Path, Path]] = []  # (temporary file, its final place)
 
     @property
     def files(self) -> list[str]:
+        """The final paths of all files, in the order they were written."""
         return [str(file) for _, file in self.moves]
 
     def __enter__(self) -> StagedFiles:
         return self
 
     def write(self, file: Path, write: WriteInto) -> None:
-        """Let `write` fill `file`, whose folder is made where it is missing."""
+        """Call `write` with a temporary file that becomes `file` later. A missing folder is created."""
         beside = _beside(file)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +78,11 @@ class StagedFiles:
                 beside.unlink(missing_ok=True)
 
     def _move(self, kept: list[tuple[Path, Path]]) -> None:
+        """Rename all temporary files, and undo the renames if one fails.
+
+        A copy of every file that is about to be replaced is appended to `kept` as (copy, original path), so that the
+        caller can delete the copies.
+        """
         moved: list[Path] = []
         try:
             for beside, file in self.moves:
@@ -83,7 +102,7 @@ class StagedFiles:
 
 
 def _beside(file: Path) -> Path:
-    """A name that no other process, on whichever machine, gives to the same file."""
+    """Return a temporary name in the same folder; the random part keeps processes on several machines apart."""
     return file.with_name(f".{file.name}.{uuid.uuid4().hex[:12]}{PART}")
 
 

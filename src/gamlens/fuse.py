@@ -1,6 +1,9 @@
-"""Map arithmetic: resize, normalise and fuse over blocks (GAM paper, Eqs. 1 and 2), in float32 or wider.
+"""Turn the raw maps of several blocks into one saliency map: resize, normalise, fuse (GAM paper, Eqs. 1 and 2).
 
-Nothing that is given is written to.
+All of it runs in float32 or float64, and no input tensor is modified. The steps are public functions:
+
+    maps = [normalize(resize(raw, (224, 224))) for raw in raw_maps]   # (B,h,w) each -> (B,224,224) in [0,1]
+    fused = fuse(maps, "mean")                                        # (B,224,224)
 """
 
 import math
@@ -28,9 +31,13 @@ Fusion = str | Sequence[float]
 
 
 class BlockMaps(NamedTuple):
-    """The maps of n blocks, (n,R,H,W) in [0,1], the fused one (R,H,W), and the spans (n,R) that blocks had before.
+    """The maps of n blocks for R rows (one row per image and target).
 
-    The span of a map is its maximum less its minimum, and infinite or NaN for a map that is flat or not finite.
+    Attributes:
+        blocks: The normalised map of each block, (n,R,H,W) in [0,1].
+        fused: The map over all blocks, (R,H,W).
+        spans: Maximum minus minimum of each map before it was normalised, (n,R). A flat map has an infinite span, a map
+            with a value that is not finite has an infinite or NaN span; so a map is good where span < inf.
     """
 
     blocks: Tensor
@@ -38,7 +45,7 @@ class BlockMaps(NamedTuple):
     spans: Tensor
 
     def any_flat(self) -> Tensor:
-        """Whether there is a flat map, as a boolean on the device."""
+        """Tell whether any map is flat or not finite: a boolean tensor () on the device, so that nothing waits."""
         return ~(self.spans < math.inf).all()
 
 
@@ -48,13 +55,17 @@ MapMaker = Callable[[Callable[..., Tensor], Sequence[Sequence[Tensor]], tuple[in
 def make_maps(
     formula: Callable[..., Tensor], inputs: Sequence[Sequence[Tensor]], size: tuple[int, int], how: Fusion
 ) -> BlockMaps:
-    """From activations and gradients to maps: the method's formula, resize, normalise, fuse.
+    """Make maps from activations and gradients: apply the method's formula, resize, normalise, fuse.
 
     Args:
-        formula: A method of METHODS: tensors of one block to a map (R,h,w).
-        inputs: What the formula takes, for each block. It is brought to float32 or wider first.
-        size: The model's input, (H,W).
-        how: How the maps of the blocks are fused.
+        formula: The function of a method in METHODS. It takes the tensors of one block, usually activation and
+            gradient (R,C,h,w), and returns a raw map (R,h,w).
+        inputs: For each block, the tensors that `formula` takes. Half precision becomes float32 first.
+        size: Height and width (H,W) of the model's input, which the maps are resized to.
+        how: How the maps of the blocks are fused, as in `fuse`.
+
+    Returns:
+        The maps of the blocks, the fused map, and the spans from which flat maps are known.
     """
     raw = []
     for tensors in inputs:
@@ -65,30 +76,62 @@ def make_maps(
 
 
 def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bicubic to `size` (height, width), align_corners=False, no antialias: (B,h,w) -> (B,H,W)."""
+    """Resize maps bicubically, with align_corners=False and without antialiasing.
+
+    Args:
+        maps: (B,h,w).
+        size: The new height and width (H,W).
+
+    Returns:
+        (B,H,W). Bicubic interpolation may overshoot the range of `maps`, so normalise afterwards.
+
+    >>> resize(torch.rand(2, 7, 7), (224, 224)).shape
+    torch.Size([2, 224, 224])
+    """
     return F.interpolate(maps[:, None], size=size, mode="bicubic", align_corners=False)[:, 0]
 
 
 def min_max(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Each map brought to [0,1] by its own minimum and maximum: (B,H,W) -> (B,H,W), and (B,) whether it is flat.
+    """Scale each map to [0,1] by its own minimum and maximum, without a warning for flat maps.
 
-    A flat map (maximum = minimum, to rounding) or one with a value that is not finite becomes zeros.
+    Args:
+        maps: (B,H,W).
+
+    Returns:
+        The scaled maps (B,H,W), and for each map whether it was bad (B,): flat (maximum and minimum are equal up to
+        rounding) or with a NaN or infinite value. A bad map becomes zeros.
+
+    >>> min_max(torch.tensor([[[1.0, 3.0]], [[2.0, 2.0]]]))
+    (tensor([[[0., 1.]],
+    <BLANKLINE>
+            [[0., 0.]]]), tensor([False,  True]))
     """
     result, spans = _normalised(maps.flatten(1))
     return result.view_as(maps), ~(spans[:, 0] < math.inf)
 
 
 def _normalised(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Min-max of (B,HW) to [0,1], and the spans (B,1): a flat map is divided by infinity, and NaN becomes zero."""
+    """Scale maps (B,HW) to [0,1] and return them with their spans (B,1).
+
+    With m = min(map) and M = max(map), the result is (map - m) / (M - m). A difference M - m of at most 16 machine
+    epsilons of max(|m|, |M|) is rounding noise: the map is flat, its span is set to infinity, and the division gives
+    zeros. A NaN or infinite value makes the span NaN or infinite; the NaNs in the result then become zeros.
+    """
     low, high = maps.aminmax(dim=1, keepdim=True)
     span = high - low
-    noise = torch.maximum(high, -low).mul_(16 * torch.finfo(maps.dtype).eps)  # of the larger of |high| and |low|
+    noise = torch.maximum(high, -low).mul_(16 * torch.finfo(maps.dtype).eps)  # max(|high|, |low|)
     span.masked_fill_(span <= noise, math.inf)
     return (maps - low).div_(span).nan_to_num_(nan=0.0), span
 
 
 def normalize(maps: Tensor) -> Tensor:
-    """Per-map min-max to [0,1]: (B,H,W) -> (B,H,W). A flat or broken map becomes zeros, with a warning.
+    """Scale each map to [0,1] by its own minimum and maximum.
+
+    Args:
+        maps: (B,H,W).
+
+    Returns:
+        (B,H,W). A map that is flat, or has a NaN or infinite value, becomes zeros, and a GamlensWarning names its row.
 
     >>> normalize(torch.tensor([[[1.0, 2.0], [3.0, 5.0]]]))
     tensor([[[0.0000, 0.2500],
@@ -97,22 +140,30 @@ def normalize(maps: Tensor) -> Tensor:
     result, flat = min_max(maps)
     if bool(flat.any()):
         rows = ", ".join(map(str, flat.nonzero()[:, 0].tolist()))
-        warn(f"Flat or non-finite map, set to zeros: row {rows}.")
+        warn(f"A map is flat or has values that are not finite, and was set to zeros: row {rows}.")
     return result
 
 
 def is_named(how: Fusion) -> bool:
-    """Whether a fusion is one of FUSIONS, not weights."""
+    """Tell whether a fusion is a name of FUSIONS rather than a list of weights."""
     return isinstance(how, str) and how in FUSIONS
 
 
 def fuse(maps: Sequence[Tensor] | Tensor, how: Fusion = "mean") -> Tensor:
-    """One map from those of several blocks, not normalised again: n maps (B,H,W) -> (B,H,W).
+    """Combine the maps of several blocks into one, pixel by pixel. The result is not normalised again.
 
-    `how` is "mean" (Eq. 2), "max", "product", or one weight per map, in the same order (a weighted mean).
+    Args:
+        maps: n maps (B,H,W) as a list, or one tensor (n,B,H,W).
+        how: "mean" (Eq. 2 of the paper), "max", "product", or a list of n weights for a weighted mean. Weights are not
+            negative, need not sum to 1, and stand in the order of `maps`.
+
+    Returns:
+        (B,H,W).
 
     >>> fuse([torch.tensor([[[0.0, 1.0]]]), torch.tensor([[[1.0, 1.0]]])])
     tensor([[[0.5000, 1.0000]]])
+    >>> fuse([torch.tensor([[[0.0, 1.0]]]), torch.tensor([[[1.0, 1.0]]])], [3, 1])
+    tensor([[[0.2500, 1.0000]]])
     """
     stack = maps if isinstance(maps, Tensor) else torch.stack(list(maps)) if maps else torch.empty(0)
     if stack.shape[0] == 0:
@@ -124,28 +175,32 @@ def fuse(maps: Sequence[Tensor] | Tensor, how: Fusion = "mean") -> Tensor:
 
 
 def _weighted_mean(stack: Tensor, weights: Sequence[float]) -> Tensor:
-    """`weights` are looked at before they go to the device, so that nothing waits for it."""
+    """Average maps (n,B,H,W) with n weights. The weights are checked on the CPU, so that nothing waits for a GPU."""
     try:
         found = torch.as_tensor([float(weight) for weight in weights], dtype=stack.dtype)
     except (TypeError, ValueError) as error:
         raise GamlensError(
-            f"A fusion is {', '.join(FUSIONS)}, or one weight per block, {len(stack)} blocks; found {weights!r}."
+            f"fuse must be one of {', '.join(FUSIONS)}, or a list of numbers with one weight per block; there are "
+            f"{len(stack)} blocks, and {weights!r} was given."
         ) from error
     usable = found.shape == (len(stack),) and bool((found >= 0).all() & found.isfinite().all())
     if not usable or not bool(found.sum() > 0):
         raise GamlensError(
-            f"fuse needs one weight per block, none negative and not all zero: {len(stack)} blocks, weights "
-            f"{list(weights)}."
+            f"fuse needs one weight per block, each finite and not negative, and not all zero; there are {len(stack)} "
+            f"blocks, and the weights {list(weights)} were given."
         )
     return torch.einsum("n,nbhw->bhw", (found / found.sum()).to(stack.device), stack)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Half precision becomes float32; float32 and float64 stay as they are."""
+    """Convert half precision to float32; float32 and float64 tensors are returned as they are."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[Any]:
-    """No autocast on the device of `like`, whatever surrounds the call: scores and maps keep their own precision."""
+    """Return a context that switches autocast off on the device of `like`.
+
+    Scores and maps are computed inside it, so that an autocast context of the caller cannot lower their precision.
+    """
     kind = like.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

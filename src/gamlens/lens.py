@@ -43,8 +43,9 @@ class Lens:
     Args:
         model_or_name: An nn.Module, or a name of MODELS.
         weights: A file, a state dict, or "random". They are loaded into a module of yours.
-        blocks: Names in place of the discovered blocks ("layer4", "features:relu").
-        embedding: The layer whose output pairs are compared by ("fc1", "fc:input", "output").
+        blocks: Names of the blocks to read ("layer4", "features:relu"), in place of those that the network of that
+            name has or that are found.
+        embedding: The layer whose output pairs are compared by ("fc1", "fc:input", "output"), likewise.
         output: Key, index or callable that picks the class scores out of what the model returns.
         transform: "squash" (default), "crop", a Transform, or a callable on PIL images.
         labels: Class names.
@@ -87,12 +88,12 @@ class Lens:
         self.aliases = dict(network.aliases)
         self.transform = _transform(transform, network)
         self.text = text or network.text
-        if embedding is None and (self.text is not None or network.embeds):
-            embedding = OUTPUT
+        if embedding is None:
+            embedding = network.embedding or (OUTPUT if self.text is not None else None)
         self._hooked = HookedModel(
             network.module,
             network.name,
-            blocks=blocks,
+            blocks=blocks if blocks is not None else network.blocks or None,
             embedding=embedding,
             output=output if output is not None else network.output,
             precision=precision,
@@ -290,7 +291,7 @@ class Lens:
         x: Any,
         y: Any,
         *,
-        score: str | scores.PairScore = "cosine",
+        score: str | scores.PairScoreFunction = "cosine",
         method: str = "gam",
         n: int = 2,
         fuse: Fusion = "mean",
@@ -400,7 +401,7 @@ class Lens:
         queries: Any,
         gallery: Any,
         *,
-        score: str | scores.PairScore = "cosine",
+        score: str | scores.PairScoreFunction = "cosine",
         method: str = "gam",
         n: int = 1,
         fuse: Fusion = "mean",
@@ -474,8 +475,7 @@ class Lens:
 
 def _transform(choice: Any, network: Network) -> Transform | ExternalTransform:
     if choice is None or isinstance(choice, str):
-        first = next((layer for layer in network.module.modules() if isinstance(layer, nn.Conv2d)), None)
-        grey = first is not None and first.in_channels == 1 and len(network.mean) == 3
+        grey = models.input_channels(network.module) == 1 and len(network.mean) == 3
         mean, std = ((0.5,), (0.5,)) if grey else (network.mean, network.std)
         mode: Any = choice or "squash"
         return Transform(network.size, mean, std, mode, max(network.short, *network.size))

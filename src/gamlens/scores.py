@@ -1,17 +1,87 @@
 """The number that is explained: a class's logit or probability, or the similarity of two embeddings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gamlens.capture.nonblocking import HOST
+from gamlens.capture.nonblocking import HOST, Check, Checks
 from gamlens.errors import GamlensError, Registry
 
 ClassScore = Callable[[Tensor], Tensor]
-PairScore = Callable[[Tensor, Tensor], Tensor]
+PairScoreFunction = Callable[[Tensor, Tensor], Tensor]
 OutputScore = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """A similarity of two embeddings, and what others must know about it. P pairs have embeddings x and y (P,D).
+
+    Attributes:
+        fn: x, y -> the scores (P,). The higher the score, the more alike the images.
+        title: Its name in menus.
+        positive: Whether images that are alike have a score above zero, so that a share of it (ADP) has a meaning.
+        dot_divisor: For a score <x, y> / d(x, y), a multiple of the dot product: x, y -> d (P,). If the embeddings are
+            averages over positions, such a score is a sum over pairs of positions, one of each image. None for a score
+            of any other form.
+        saturated: scores (P,), x, y -> which pairs (P,) are where the score has no gradient. What a backward computes
+            there is rounding, which a normalised map would show as if it meant something. None if there are no such
+            pairs.
+        saturated_because: Why these pairs have no gradient, in words: "both embeddings are ..., so ...".
+        undefined: embeddings (P,D) -> which of them (P,) the score has no value for. None if it always has a value.
+        undefined_because: Why such an embedding has no score, in words: "is ..., so ...".
+        instead: The name of a score that has a gradient, or a value, in these cases.
+    """
+
+    fn: PairScoreFunction
+    title: str
+    positive: bool = False
+    dot_divisor: Callable[[Tensor, Tensor], Tensor] | None = None
+    saturated: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    saturated_because: str = ""
+    undefined: Callable[[Tensor], Tensor] | None = None
+    undefined_because: str = ""
+    instead: str = ""
+
+    @property
+    def sums_over_positions(self) -> bool:
+        """Whether the score of averages over positions is a sum over pairs of positions."""
+        return self.dot_divisor is not None
+
+    def saturated_pairs(self, values: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Which of the scores (P,) of x and y have no gradient: (P,) of bool."""
+        if self.saturated is None:
+            return torch.zeros_like(values, dtype=torch.bool)
+        return self.saturated(values, x, y)
+
+    def saturated_message(self, mask: Tensor, *, most: int = 12) -> str:
+        """The warning that names the pairs of a mask (P,), at most the first few of them."""
+        rows = mask.nonzero()[:, 0].tolist()
+        shown = ", ".join(map(str, rows[:most])) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+        instead = f" Use score={self.instead!r} to see what the images share." if self.instead else ""
+        return f"Pair {shown}: {self.saturated_because}; the maps are empty.{instead}"
+
+    def defined(self, x: Tensor, y: Tensor) -> Check:
+        """A check that every embedding of x and y (P,D) has a score. It does not wait for the device."""
+        assert self.undefined is not None
+        masks = tuple(self.undefined(side.detach()) for side in (x, y))
+        return Check(torch.cat(masks).any, partial(self._say_undefined, masks))
+
+    def require_defined(self, embeddings: Tensor, side: str, numbers: Sequence[int] | Tensor) -> None:
+        """An error if one of the embeddings (N,D) has no score. It names the image by side and number (N,)."""
+        if self.undefined is not None and bool((mask := self.undefined(embeddings)).any()):
+            raise GamlensError(self._undefined_message(f"{side}[{int(numbers[int(mask.nonzero()[0, 0])])}]"))
+
+    def _say_undefined(self, masks: tuple[Tensor, ...]) -> str:
+        side, mask = next((side, mask) for side, mask in zip("xy", masks, strict=True) if bool(mask.any()))
+        return self._undefined_message(f"{side}[{int(mask.nonzero()[0, 0])}]")
+
+    def _undefined_message(self, image: str) -> str:
+        instead = f"use score={self.instead!r}, or " if self.instead else ""
+        return f"The embedding of {image} {self.undefined_because}: {instead}choose another embedding= layer."
 
 
 def logit(outputs: Tensor) -> Tensor:
@@ -30,21 +100,39 @@ def sigmoid(outputs: Tensor, *, temperature: float = 1.0) -> Tensor:
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """The dot product of two embeddings: (B,D), (B,D) -> (B,)."""
+    """The dot product of two embeddings: (P,D), (P,D) -> (P,)."""
     return (x * y).sum(dim=1)
 
 
 def cosine(x: Tensor, y: Tensor) -> Tensor:
-    """The cosine of two embeddings: (B,D), (B,D) -> (B,). An embedding of length zero has none: an error."""
-    norms: list[Tensor] = [torch.linalg.vector_norm(side, dim=1) for side in (x, y)]
-    for name, norm in zip("xy", norms, strict=True):
-        if norm.device.type == HOST and bool((norm == 0).any()):
-            row = int((norm == 0).nonzero()[0, 0])
-            raise GamlensError(
-                f"The embedding of {name}[{row}] is all zeros, so its cosine is undefined: "
-                "use score='dot', or choose another embedding= layer."
-            )
-    return (x * y).sum(dim=1) / (norms[0] * norms[1])
+    """The cosine of two embeddings: (P,D), (P,D) -> (P,). On the CPU an embedding of length zero is an error."""
+    lengths = _product_of_lengths(x, y)
+    if lengths.device.type == HOST and not bool(lengths.all()):
+        Checks().with_check(PAIR_SCORES["cosine"].defined(x, y), lengths.device)
+    return dot(x, y) / lengths
+
+
+def _product_of_lengths(x: Tensor, y: Tensor) -> Tensor:
+    lengths: list[Tensor] = [torch.linalg.vector_norm(side, dim=1) for side in (x, y)]
+    return lengths[0] * lengths[1]
+
+
+def _no_length(embeddings: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(embeddings, dim=1)
+    return lengths == 0
+
+
+def _cosine_at_its_limits(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Which cosines are 1 or -1, up to rounding.
+
+    There f_y / |f_y| = s f_x / |f_x| with s = 1 or -1, and Eq. 5 of the GAM paper, the gradient of s by f_x,
+    f_y / (|f_x| |f_y|) - s f_x / |f_x|^2, is zero.
+    """
+    return values.abs() >= 1 - 16 * torch.finfo(values.dtype).eps
+
+
+def _one(x: Tensor, y: Tensor) -> Tensor:
+    return x.new_ones(len(x))
 
 
 CLASS_SCORES: dict[str, ClassScore] = Registry(
@@ -52,7 +140,25 @@ CLASS_SCORES: dict[str, ClassScore] = Registry(
     {"logit": logit, "probability": softmax, "softmax": softmax, "sigmoid": sigmoid},
     hint=" Or give a callable.",
 )
-PAIR_SCORES: dict[str, PairScore] = Registry("pair score", {"cosine": cosine, "dot": dot}, hint=" Or give a callable.")
+PAIR_SCORES: dict[str, PairScore] = Registry(
+    "pair score",
+    {
+        "cosine": PairScore(
+            cosine,
+            "Cosine",
+            positive=True,
+            dot_divisor=_product_of_lengths,
+            saturated=_cosine_at_its_limits,
+            saturated_because="both embeddings point the same way or opposite ways, so the cosine is 1 or -1 and has "
+            "no gradient",
+            undefined=_no_length,
+            undefined_because="is all zeros, so its cosine is undefined",
+            instead="dot",
+        ),
+        "dot": PairScore(dot, "Dot", positive=True, dot_divisor=_one),
+    },
+    hint=" Or give a callable.",
+)
 
 
 def find_class_score(name: str, *, multi_label: bool = False) -> ClassScore:
@@ -60,9 +166,19 @@ def find_class_score(name: str, *, multi_label: bool = False) -> ClassScore:
     return sigmoid if multi_label and name == "probability" else CLASS_SCORES[name]
 
 
-def find_pair_score(score: str | PairScore) -> PairScore:
-    """The pair score of that name; a callable is itself."""
-    return PAIR_SCORES[score] if isinstance(score, str) else score
+def find_pair_score(score: str | PairScoreFunction) -> PairScore:
+    """The record of a pair score: by name, by the function of an entry of PAIR_SCORES, or of the user's own function.
+
+    Nothing is known about the user's own function.
+    """
+    if isinstance(score, str):
+        return PAIR_SCORES[score]
+    if not callable(score):
+        raise GamlensError(
+            f"score= is a name ({', '.join(PAIR_SCORES)}) or a function of two tensors (P,D); found {score!r:.80}."
+        )
+    known = (entry for entry in PAIR_SCORES.values() if entry.fn is score)
+    return next(known, None) or PairScore(score, score_name(score))
 
 
 def score_name(score: str | Callable[..., Tensor]) -> str:
@@ -70,32 +186,10 @@ def score_name(score: str | Callable[..., Tensor]) -> str:
     return score if isinstance(score, str) else getattr(score, "__name__", "score")
 
 
-def saturated(score: str | PairScore, values: Tensor) -> Tensor:
-    """Which pair scores (P,) are at their maximum, so that they have no gradient: (P,) of bool.
-
-    Only the cosine has a maximum. At s = 1 both embeddings point the same way, f_y / |f_y| = f_x / |f_x|, and Eq. 5,
-    f_y / (|f_x| |f_y|) - s f_x / |f_x|^2, is zero. What a backward computes there is rounding, which a normalised map
-    would show as if it meant something.
-    """
-    if score != "cosine":
-        return torch.zeros_like(values, dtype=torch.bool)
-    return values >= 1 - 16 * torch.finfo(values.dtype).eps
-
-
 def without_saturated(gradient: Tensor, mask: Tensor) -> Tensor:
     """Gradients (kP, ...) of P scores, zero where the mask (P,) is set. k = 2 where both images are in one batch."""
     rows = mask.repeat(len(gradient) // len(mask))
     return torch.where(rows.view(-1, *[1] * (gradient.ndim - 1)), 0, gradient)
-
-
-def saturated_message(mask: Tensor, *, most: int = 12) -> str:
-    """The warning that names the pairs of a mask (P,), the first few of them."""
-    rows = mask.nonzero()[:, 0].tolist()
-    shown = ", ".join(map(str, rows[:most])) + (f" and {len(rows) - most} more" if len(rows) > most else "")
-    return (
-        f"Pair {shown}: both embeddings point the same way, so the cosine is at its maximum and has no gradient; the "
-        "maps are empty. Use score='dot' to see what the images share."
-    )
 
 
 def probabilities(outputs: Tensor, *, multi_label: bool = False) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which classes are explained on which image, and their gradients by as few backwards as possible."""
+"""Resolve which classes are explained on which image, and compute their gradients in as few backwards as possible."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,18 @@ from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import indices_on
 from gamlens.errors import GamlensError, near
 
-TOP = -1  # stands for an image's top class until the output is at hand
+TOP = -1  # a placeholder for "the image's top class", which `resolve` replaces by the index of that class
 
 
 @dataclass(frozen=True, eq=False)
 class ResolvedTargets:
-    """One row per image and target.
+    """The explained classes as R rows, one row per image and target.
 
-    `images[r]` is the image of row r, `classes[r]` its class, and `turns[r]` says which of the image's own targets it
-    is: 0 for the first.
+    Attributes:
+        images: The index of each row's image, R numbers.
+        classes: The class index of each row, (R,) int64.
+        turns: For each row, the position of its class among the targets of its image: 0 for the first, 1 for the
+            second. Rows with the same turn belong to different images, so one backward can serve them all.
     """
 
     images: tuple[int, ...]
@@ -31,7 +34,7 @@ class ResolvedTargets:
 
 
 def per_image(target: Any, images: int) -> list[Any]:
-    """One entry per image: None, a class, or a list of them."""
+    """Spread a `target` argument over the images: one entry per image, each None, a class, or a list of classes."""
     if isinstance(target, Tensor | np.ndarray):
         target = target.tolist()
     if target is None or isinstance(target, int | str | np.integer):
@@ -48,13 +51,14 @@ def per_image(target: Any, images: int) -> list[Any]:
 def resolve(
     target: Any, output: Tensor, labels: Sequence[str], aliases: Mapping[str, str] | None = None
 ) -> ResolvedTargets:
-    """Targets as class indices; None becomes the image's top class.
+    """Turn targets into class indices. None means the class with the highest score.
 
     Args:
-        target: As `Lens.trace` takes it, or targets that are resolved already.
-        output: Class scores (B,K).
-        labels: The names of the classes.
-        aliases: Other names of labels.
+        target: What the user gave to `Lens.trace`: None, a class number or name, or a list with one entry per image.
+            ResolvedTargets are returned as they are.
+        output: The scores of K classes, (B,K).
+        labels: The names of the classes, or an empty sequence.
+        aliases: Other names for labels: {alias: label}.
     """
     if isinstance(target, ResolvedTargets):
         return target
@@ -66,7 +70,7 @@ def resolve(
         entry = entry.tolist() if isinstance(entry, Tensor | np.ndarray) else entry
         several = list(entry) if isinstance(entry, list | tuple | set) else [entry]
         if not several:
-            raise GamlensError(f"target[{image}] is empty: give a class, or None for the top class.")
+            raise GamlensError(f"target[{image}] is an empty list: give a class, or None for the top class.")
         for turn, item in enumerate(several):
             images.append(image)
             turns.append(turn)
@@ -84,7 +88,7 @@ def resolve(
 
 
 def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
-    """A class by number or by name."""
+    """Return the index of a class that is given by number or by name; a string of digits counts as a number."""
     if isinstance(item, str) and item.isdigit() and item not in labels:
         item = int(item)
     if isinstance(item, str):
@@ -92,22 +96,32 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
     try:
         number = int(item)
     except (TypeError, ValueError) as error:
-        raise GamlensError(f"A class is a number or a name, not {item!r}.") from error
+        raise GamlensError(f"A class is given by its number or its name; found {item!r}.") from error
     if isinstance(item, bool) or number != item or not 0 <= number < classes:
-        raise GamlensError(f"There is no class {item!r}: the model has {classes}, numbered 0 to {classes - 1}.")
+        raise GamlensError(f"There is no class {item!r}: the model has {classes} classes, numbered 0 to {classes - 1}.")
     return number
 
 
 def target_gradients(
     values: Tensor, wanted: ResolvedTargets, record: ForwardRecord, *, keep_graph: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The wanted scores (R,) and their gradients by the blocks, {block: (R,C,h,w)}, outside of the graph.
+    """Compute the scores of the wanted classes and their gradients with respect to the blocks.
 
-    The first targets of all images share one backward, the second targets the next, and so on; as many of these as
-    fit are one batched backward. Where the record has no graph, no backward runs and there are no gradients: {}.
-    `values` (B,K) are the scores of all classes, in the graph if there is one.
+    The images of a batch do not influence each other, so the gradient of a sum of scores of different images holds
+    the gradient of each. The first targets of all images therefore share one backward, the second targets the next,
+    and so on. Several of these run as one batched backward (`backward.batched_gradients`).
+
+    Args:
+        values: The scores of all classes, (B,K), in the graph if there is one.
+        wanted: The R rows of image and class.
+        record: The forward that `values` come from.
+        keep_graph: Whether the graph is kept for a later backward.
+
+    Returns:
+        The scores (R,) and {block: gradient (R,C,h,w)}, both detached. If the record has no graph, no backward runs and
+        there are no gradients: {}.
     """
-    with outside_inference_mode(), torch.enable_grad():
+    with outside_inference_mode(), torch.enable_grad():  # the caller may have switched gradients off
         classes = wanted.classes.clone() if wanted.classes.is_inference() else wanted.classes
         if wanted.images == tuple(range(values.shape[0])):
             scores = values.gather(1, classes[:, None]).squeeze(1)
@@ -132,5 +146,7 @@ def _by_name(name: str, labels: Sequence[str]) -> int:
     if len(hits) == 1:
         return hits[0]
     if hits:
-        raise GamlensError(f"{name!r} names the classes {', '.join(map(str, hits))}: give the number.")
+        raise GamlensError(
+            f"{name!r} is the name of several classes ({', '.join(map(str, hits))}): give the number of one of them."
+        )
     raise GamlensError(f"There is no class {name!r}: {near(name, labels)}")

@@ -277,6 +277,7 @@ def test_a_foreign_thread_runs_the_plain_model_meanwhile(when: str) -> None:
     assert seen[0][1]
 
 
+@pytest.mark.slow
 def test_a_thousand_calls_do_not_grow_memory() -> None:
     lens, batch = Lens(nets.small().float()), nets.images(2, 32).float()
 

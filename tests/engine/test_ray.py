@@ -74,6 +74,7 @@ def kill_one(place: Path, told: list[int]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from gamlens import GamlensError, Lens, Transform
 from gamlens.cli import app
 from gamlens.data import load
 from gamlens.evaluation import measure, results
-from gamlens.evaluation.ablation import MEASURES, Plan, table, write
+from gamlens.evaluation.ablation import Plan, measures, table, write
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol, units
 from gamlens.evaluation.runs import evaluate_run
@@ -82,11 +82,16 @@ def test_weights_are_those_given_or_grow_towards_the_last_block(lens):
 def test_tables_and_plot(run, lens, tmp_path):
     rows, about, _ = run
     found = table(rows, about, PLAN)
-    assert set(found["gam", 1, "mean"]) == set(MEASURES)
+    named = {"IoU": "iou", "MaxBoxAcc": "max_box_acc", "Pointing": "pointing", "ADP": "adp", "PIC": "pic"}
+    assert measures(found) == named
+    assert all(set(own) == set(named) for own in found.values())
     same = {found["gam", 1, name]["IoU"].value.mean for name in JOINED}
     assert len(same) == 1
     written = write(found, PLAN, tmp_path, about)
     assert all(file.is_file() for file in written)
+    assert {file.name for file in written} == {
+        "ablation.json", "ablation.png", "table.md", *(f"{name}.csv" for name in named.values())
+    }  # fmt: skip
     lines = list(csv.reader((tmp_path / "iou.csv").open()))
     assert lines[0] == ["IoU %", "blocks joined by", *(f"n = {n}" for n in range(1, len(lens.blocks) + 1))]
     assert len(lines) == 1 + len(PLAN.methods) * len(JOINED) + 3

@@ -284,6 +284,7 @@ def test_contests(lens: Lens, root: Path) -> None:
 SLICE = {"gam": (56.73, 56.18, 55.61), "grad_cam_pp": (55.93, 46.82, 44.44), "grad_cam": (56.46, 46.72, 45.39)}
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_a_slice_of_the_reference(shared_weights: Path, shared_data: Path) -> None:
     """A hundred real images, n = 1, 2, 3: mean IoU at 0.25, pinned from the GPU run that met the reference."""

@@ -72,6 +72,7 @@ def evaluated(kind: str, data: str, root: Path, model: str, weights: Path | str,
     return results.read(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [20, 80])
 def test_tresnet_segments(classes: int, devkit: Path, tmp_path: Path) -> None:
     """VOC's checkpoint by its own class numbers, COCO's by name; a row's IoU is the map's against that class's mask."""
@@ -96,6 +97,7 @@ def test_tresnet_segments(classes: int, devkit: Path, tmp_path: Path) -> None:
     assert row["iou"][4] == pytest.approx(float((hit & truth).sum() / (hit | truth).sum()), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_chexnet_localizes(xrays: Path, tmp_path: Path) -> None:
     """Items by finding; all ones against a box of a quarter of the X-ray is a quarter."""
     torch.manual_seed(0)

@@ -103,7 +103,7 @@ def test_a_table_reads_only_its_columns(root: Path, tmp_path: Path) -> None:
     for kind, task in (("localization", "classification"), ("objective", "classification"), ("objective", "dot")):
         protocol = Protocol(kind, task, methods=("gam", "grad_cam"), n=(1,), hold_out=3)
         whole = run(root, tmp_path / kind / task, protocol)
-        part = results.read(tmp_path / kind / task, only=tables.NEEDED)
+        part = results.read(tmp_path / kind / task, only=tables.needed())
         for make in (tables.cells, tables.contests):
             assert repr(make(part)) == repr(make(whole))
             assert make(part)
@@ -111,7 +111,7 @@ def test_a_table_reads_only_its_columns(root: Path, tmp_path: Path) -> None:
             (row["item"], row["error"]) for row in whole.errors
         ]
         for key, columns in part.groups.items():
-            assert set(columns) == set(whole.groups[key]) & set(tables.NEEDED)
+            assert set(columns) == set(whole.groups[key]) & set(tables.needed())
 
 
 def test_parts_without_a_value_are_joined_to_those_with() -> None:

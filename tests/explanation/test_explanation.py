@@ -217,7 +217,7 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "half the maps": (lambda at: cut(at / "maps.npz"), r"Cannot read the explanation in"),
     "empty maps": (lambda at: (at / "maps.npz").write_bytes(b""), r"Cannot read the explanation in"),
     "a list": (lambda at: (at / "explanation.json").write_text("[]"), r"Cannot read the explanation in|format"),
-    "another format": (lambda at: change(at, format=99), r"format 99; this version reads 1"),
+    "another format": (lambda at: change(at, format=99), r"format 99; this version of gamlens reads format 1"),
     "no rows": (lambda at: change(at, rows=None), NOT_WHOLE),
     "fewer rows": (lambda at: change(at, rows=[]), NOT_WHOLE),
     "no map in maps": (lambda at: np.savez(at / "maps.npz", other=np.zeros(3)), NOT_WHOLE),

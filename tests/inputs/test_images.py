@@ -196,7 +196,7 @@ def test_reading_in_two_threads_leaves_the_warning_filters_alone(
 
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing.png": (lambda file: None, r"There is no file '.*missing\.png'"),
-    "folder.png": (lambda file: file.mkdir(), r"folder\.png' is a folder: give the image files in it"),
+    "folder.png": (lambda file: file.mkdir(), r"folder\.png' is a folder, not an image: give the image files in it"),
     "empty.jpg": (lambda file: file.touch(), r"empty\.jpg' is empty \(0 bytes\)"),
     "text.jpg": (lambda file: file.write_text("not an image"), r"Cannot read '.*text\.jpg' as an image"),
     "noise.png": (lambda file: file.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)), r"Cannot read '.*noise\.png'"),

@@ -7,9 +7,9 @@ import torch
 
 from gamlens import metrics
 from gamlens.errors import GamlensError
-from gamlens.metrics import METRICS
+from gamlens.metrics import KINDS, METRICS, Metric, MetricInput, StoredColumns
 
-TOOLS = {"aggregate", "masking", "similarity"}
+TOOLS = {"aggregate", "masking", "metric", "similarity", "thresholds"}
 MAPS = torch.rand(3, 6, 7, generator=torch.Generator().manual_seed(0))
 TRUTHS = [torch.tensor([[1.0, 1.0, 4.0, 5.0]])] * 3
 MASKS = MAPS > 0.5
@@ -30,8 +30,14 @@ def test_every_file_is_in_the_registry_or_a_tool():
     files = {module.name for module in pkgutil.iter_modules(metrics.__path__) if not module.name.startswith("_")}
     used = {entry.fn.__module__.removeprefix("gamlens.metrics.") for entry in METRICS.values()}
     assert files == used | TOOLS
-    assert len({entry.title for entry in METRICS.values()}) == len(METRICS)
     assert all(entry.better in ("up", "down") for entry in METRICS.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_has_metrics_of_different_titles(kind):
+    titles = [entry.title for entry in METRICS.values() if kind in entry.kinds]
+    assert titles
+    assert len(set(titles)) == len(titles)
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -39,6 +45,56 @@ def test_gives_a_value_an_item_that_can_be_averaged(name):
     values = METRICS[name].fn(*INPUTS[name])
     assert len(values) == 3
     assert metrics.bootstrap(values if values.ndim == 1 else values[:, 4]).n == 3
+
+
+GIVEN = MetricInput(
+    maps=MAPS, boxes=TRUTHS, predicted=metrics.boxes_at(MAPS), mask=MASKS, void=torch.zeros_like(MASKS),
+    before={"logit": torch.ones(3), "probability": torch.ones(3) / 2},
+    after={"logit": torch.zeros(3), "probability": torch.ones(3)}, inserted=torch.rand(5, 3), deleted=torch.rand(5, 3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_what_is_measured_is_what_is_declared_and_gives_a_value_per_item(name):
+    """Every metric fills its columns with one value per item, and its table follows from them alone."""
+    metric = METRICS[name]
+    measured = metric.measure(GIVEN)
+    assert measured.keys() >= {*metric.columns, *metric.details}
+    assert all(len(values) == 3 for values in measured.values() if values is not None)
+    columns = {column: measured[column].double() for column in metric.columns if measured[column] is not None}
+    for held in ([False] * 3, [True, False, False], [True] * 3):
+        found = metric.value(StoredColumns(columns, torch.tensor(held)))
+        counted = 3 if found.counted is None else int(found.counted.sum())
+        assert found.values.shape == (3,)
+        assert (found.grid is None) == (found.threshold is None)
+        assert metrics.bootstrap(found.values).n == 3
+        assert counted == (2 if found.grid is not None and sum(held) == 1 else 3)
+        assert found.left_out == 3 - counted
+
+
+def test_a_grid_is_cut_where_the_held_out_items_are_best():
+    """IoU: the threshold of the held-out item, the value of the others. MaxBoxAcc: the others' own threshold."""
+    grid = torch.tensor([[0.1, 0.9, 0.2], [0.8, 0.3, 0.4], [0.6, 0.2, 0.3]], dtype=torch.float64)
+    stored = StoredColumns({"iou": grid}, torch.tensor([True, False, False]))
+    iou, hits = (METRICS[name].value(stored) for name in ("iou", "max_box_acc"))
+    assert (iou.threshold, iou.values.tolist(), iou.left_out) == (0.1, [90, 30, 20], 1)
+    assert (hits.threshold, hits.values.tolist(), hits.left_out) == (0.05, [0, 100, 100], 1)
+
+
+def test_the_commonest_metrics_are_one_line():
+    boxes = Metric.on_boxes(lambda maps, boxes: torch.tensor([float(len(own)) for own in boxes]), "K", "up", column="k")
+    assert boxes.kinds == ("localization",)
+    assert boxes.measure(GIVEN)["k"].tolist() == [1, 1, 1]
+    masks = Metric.on_masks(lambda maps, mask, void: mask.flatten(1).sum(1), "A", "up", column="a", type="int32")
+    assert masks.kinds == ("segmentation",)
+    assert masks.measure(GIVEN)["a"].tolist() == MASKS.flatten(1).sum(1).tolist()
+
+
+def test_a_metric_of_no_kind_or_without_columns_is_an_error():
+    with pytest.raises(GamlensError, match=r"'Mine'.*'localisation': did you mean 'localization'"):
+        Metric(pytest.fail, "Mine", "up", ("localisation",), {"mine": "float64"}, pytest.fail)
+    with pytest.raises(GamlensError, match=r"'Mine' is measured for objective: give it `columns` and `measure`"):
+        Metric(pytest.fail, "Mine", "up", ("objective",))
 
 
 def test_the_table_number_is_100_times_the_mean_of_the_items():

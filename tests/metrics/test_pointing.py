@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gamlens.errors import GamlensError
-from gamlens.metrics import peak, pointing, pointing_mask
+from gamlens.metrics import METRICS, MetricInput, peak, pointing, pointing_mask
 
 
 def spot(x, y, height=6, width=8):
@@ -75,6 +75,26 @@ def test_equals_a_loop(x, y, ends, tolerance):
     expected = [round(away) <= tolerance**2]
     assert pointing(spot(x, y), box(x0, y0, x1, y1), tolerance=tolerance).tolist() == expected
     assert pointing_mask(spot(x, y), fill(x0, y0, x1, y1), tolerance=tolerance).tolist() == expected
+
+
+def test_void_pixels_take_no_part():
+    """A maximum on void is passed over for the next one, and void is no part of the object."""
+    maps = spot(1, 1) + 0.5 * spot(4, 4)
+    assert pointing_mask(maps, fill(4, 4, 5, 5)).tolist() == [False]
+    assert pointing_mask(maps, fill(4, 4, 5, 5), fill(0, 0, 3, 3)).tolist() == [True]
+    assert pointing_mask(maps, fill(0, 0, 6, 4), fill(0, 0, 3, 3)).tolist() == [False]
+    assert maps[0, 1, 1] == 1
+
+
+def test_an_empty_mask_is_measured_as_nan():
+    maps, masks = (
+        torch.cat([spot(1, 1)] * 4),
+        torch.cat([fill(0, 0, 2, 2), fill(0, 0, 0, 0), fill(0, 0, 2, 2), fill(3, 3, 5, 5)]),
+    )
+    void = torch.cat([fill(0, 0, 0, 0), fill(0, 0, 0, 0), fill(0, 0, 3, 3), fill(0, 0, 0, 0)])
+    found = METRICS["pointing_mask"].measure(MetricInput(maps=maps, mask=masks, void=void))["pointing"]
+    assert found.isnan().tolist() == [False, True, True, False]
+    assert found[[0, 3]].tolist() == [1, 0]
 
 
 def test_nothing_to_point_at_is_an_error():

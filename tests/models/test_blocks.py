@@ -239,6 +239,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "side", "blocks", "embedding"), TABLE, ids=[row[0] for row in TABLE])
 def test_blocks(name: str, side: int, blocks: dict[str, tuple[int, int, int]], embedding: str) -> None:
     torch.manual_seed(0)
@@ -268,6 +269,7 @@ SAMPLE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_of_the_registries(name: str) -> None:
     """Blocks at several resolutions, the embedding a function of the last one, GAM in [0,1], the model untouched."""

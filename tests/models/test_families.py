@@ -18,6 +18,7 @@ def test_every_family_is_written_down() -> None:
     assert set(FAMILIES) == set(token_models.MODELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 def test_family(name: str) -> None:

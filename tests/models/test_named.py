@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from gamlens import MODELS, GamlensError, Lens
 from gamlens.cli import app
 from gamlens.data.class_names import CHEST_FINDINGS, COCO_CLASSES, VOC_CLASSES
-from gamlens.models import from_file, load
+from gamlens.models import PREFIXED, from_file, load, zoo
 
 runner = CliRunner()
 
@@ -39,6 +40,12 @@ def public_tresnet(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
+def test_every_file_of_the_zoo_is_registered() -> None:
+    builders = [getattr(builder, "func", builder) for builder in (*MODELS.values(), *PREFIXED.values())]
+    files = {module.name for module in pkgutil.iter_modules(zoo.__path__)}
+    assert {builder.__module__.rpartition(".")[2] for builder in builders} == files - {from_file.__name__}
+
+
 def test_chexnet_reads_the_public_layout(tmp_path: Path) -> None:
     torch.manual_seed(1)
     source = load("chexnet", weights="random").module
@@ -60,6 +67,7 @@ def test_chexnet_reads_the_public_layout(tmp_path: Path) -> None:
     assert guess.probability == pytest.approx(torch.sigmoid(torch.tensor(guess.score)).item(), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "labels", "wrapping"), [(80, COCO_CLASSES, "model"), (20, VOC_CLASSES, "state_dict"), (7, (), "")]
 )

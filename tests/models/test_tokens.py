@@ -166,6 +166,7 @@ def test_blocks_grids_and_places(name: str) -> None:
     assert bool(lens.classify(torch.cat([plain, other]), n=min(2, len(lens.blocks))).maps.isfinite().all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "blocks", "least"),
     [(VisionTransformer, ["encoder.layers.encoder_layer_0.ln_1"], 16), (MeanViT, None, 28)],

@@ -201,7 +201,7 @@ def test_messages(actions: Actions, photos: list[Path], tmp_path: Path) -> None:
     assert "did you mean" in first.stage
     same = noise(tmp_path / "same.png", seed=9)
     actions.set_photos("me", {"x": same}, USUAL)
-    assert "look at the dot product" in actions.set_photos("me", {"y": same}, USUAL).stage
+    assert "Choose the similarity Dot." in actions.set_photos("me", {"y": same}, USUAL).stage
     nothing = replace(USUAL, block="no such block")
     assert sources(actions.redraw("me", "pair", nothing).stage) == sources(actions.redraw("me", "pair", USUAL).stage)
 

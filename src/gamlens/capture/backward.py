@@ -1,4 +1,7 @@
-"""One short backward: the gradients of scores by the blocks that a forward kept. No `.grad` is touched."""
+"""One short backward: the gradients of scores with respect to the blocks that a forward kept.
+
+`torch.autograd.grad` is used throughout, so no `.grad` of the user's parameters is written.
+"""
 
 import operator
 import re
@@ -12,23 +15,32 @@ from gamlens.capture.forward import ForwardRecord, as_map
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.errors import GamlensError
 
-IMAGES_TOGETHER = 64  # rows of one batched backward: bounds its memory
+IMAGES_TOGETHER = 64  # how many rows one batched backward has at most; it limits the memory
 ATTENTION = re.compile(r"attention|flash|xformers|sdp", re.IGNORECASE)
-PROBE, PEAK, WIDEST, LARGEST_SCALE = 2.0**14, 2.0**6, 2.0**28, 2.0**15  # of the scaling in float16
+PROBE, PEAK, WIDEST, LARGEST_SCALE = 2.0**14, 2.0**6, 2.0**28, 2.0**15  # `_backward` explains them
 
 
 def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bool) -> list[dict[str, Tensor]]:
-    """d(sum of score)/d(block), (B,C,h,w), for each block of each record. The images of a batch do not mix.
+    """Compute the gradient of each score with respect to each block.
 
-    Records that have no graph, all or none of them, have no gradients: {} each. The model is held in eval mode, for
-    parts whose forward runs again in the backward (checkpointing).
+    The images of a batch do not influence each other, so d(sum of scores)/d(block) holds, in row b, the gradient of the
+    score of image b. The model is held in eval mode meanwhile, because checkpointed parts run their forward again
+    during the backward.
+
+    Args:
+        score: One score per row, (R,), in the graph.
+        records: The forwards that the score depends on: one, or two for the images of a pair.
+        keep_graph: Whether the graph is kept for a later backward.
+
+    Returns:
+        For each record, {block: gradient (B,C,h,w)}; {} if the records have no graph.
     """
     if not records[0].has_graph:
         return [{} for _ in records]
     if not score.requires_grad:
         raise GamlensError(
-            "The score does not depend on the wanted blocks through anything that has a gradient: is there a "
-            "torch.no_grad() or a .detach() inside the model's forward, or in the score function?"
+            "The score does not depend on the wanted blocks in a way that has a gradient: look for torch.no_grad() or "
+            ".detach() inside the model's forward or in the score function."
         )
     blocks: list[Tensor] = []
     last: list[Tensor] = []
@@ -49,13 +61,15 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
             gradient = next(found)
             if gradient is None:
                 raise GamlensError(
-                    f"The score does not depend on block {name!r}: name blocks on the way from the image to the score."
+                    f"The score does not depend on block {name!r}: name blocks on the way from the image to the score, "
+                    "as `lens.blocks` lists them."
                 )
             result[-1][name] = as_map(name, gradient, record.grids)
     return result
 
 
 def _hint(error: RuntimeError) -> str:
+    """Say what the user can do about an exception from a backward."""
     if ATTENTION.search(str(error)):
         return (
             "An attention kernel of this model has no backward here. Switch to the plain one: in timm "
@@ -63,21 +77,24 @@ def _hint(error: RuntimeError) -> str:
             "attn_implementation='eager', in torch run inside torch.nn.attention.sdpa_kernel(SDPBackend.MATH)."
         )
     if isinstance(error, torch.OutOfMemoryError):
-        return "Give fewer images at a time (batch_size=), or a smaller n."
+        return "Give fewer images at a time (batch_size=), or a smaller n (fewer blocks)."
     return "Were weights changed since the forward? Then trace the images again."
 
 
 def batched_gradients(
     output: Tensor, vectors: Tensor, record: ForwardRecord, *, keep_graph: bool, most: int = IMAGES_TOGETHER
 ) -> dict[str, Tensor]:
-    """Several backwards through one record: d <vectors[t], output> / d block for every t.
+    """Compute T vector-Jacobian products through one record: d <vectors[t], output> / d block for every t.
 
-    Up to `most` rows (T x B) go back together in one batched backward. Where a layer has no batched backward, one t
-    goes back after another.
+    Up to `most` rows (t and image) share one batched backward. If a layer has no batched backward, or in float16,
+    whose gradients need scaling, there is one backward per t.
 
     Args:
-        output: A tensor (B,D) in the record's graph.
-        vectors: (T,B,D).
+        output: A tensor (B,D) in the record's graph, such as the class scores.
+        vectors: What `output` is multiplied by, (T,B,D).
+        record: The forward that `output` comes from.
+        keep_graph: Whether the graph is kept for a later backward.
+        most: How many rows share one batched backward at most.
 
     Returns:
         {block: (T,B,C,h,w)}; {} where the record has no graph.
@@ -105,7 +122,10 @@ def batched_gradients(
 
 
 def _together(output: Tensor, vectors: Tensor, record: ForwardRecord) -> dict[str, Tensor] | None:
-    """All turns in one backward; None where the network cannot do that, so that a plain one says what is wrong."""
+    """Run one batched backward for vectors (T,B,D): {block: (T,B,C,h,w)}.
+
+    Returns None if the backward fails. The caller then tries one plain backward per t, whose error names the cause.
+    """
     try:
         with record.guard.hold(), record.backward_context(), torch.enable_grad():
             found = torch.autograd.grad(
@@ -128,14 +148,35 @@ def _together(output: Tensor, vectors: Tensor, record: ForwardRecord) -> dict[st
 
 
 def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_graph: bool) -> Sequence[Tensor | None]:
-    """Gradients of the score's sum by `blocks`.
+    """Compute the gradients of sum(score) with respect to `blocks`, with loss scaling if a block is float16.
 
-    In float16 a gradient below 6e-8 vanishes and one above 65,504 overflows. Each score s_r is therefore multiplied
-    by its own power of two before the backward, and its gradients are divided by it afterwards, which is exact. The
-    power brings the largest gradient at the last block, whose backward costs next to nothing, to 2^6. The power is
-    computed on the device, so that nothing waits: from one backward of 2^14 s_r, which finds small gradients, and one
-    of 2^-14 s_r, which finds large ones. Where the score itself is made of float16 numbers, the power must not exceed
-    2^15: a third backward shows which scores overflow under theirs.
+    float16 holds magnitudes from 2^-24 = 6e-8 (smaller ones become zero) to 65,504 = about 2^16 (larger ones become
+    infinite). Gradients are often outside this range, and then the map would be wrong. As in mixed-precision training,
+    the score is multiplied by a factor before the backward, and the gradients are divided by it afterwards:
+
+        ds_r/dh = (1 / c_r) * d(c_r s_r)/dh
+
+    Each score s_r has a factor c_r of its own. c_r is a power of two, so that both operations are exact. It is
+    chosen so that the largest gradient g_r at the last block, c_r g_r, lies between 2^5 and PEAK = 2^6: gradients may
+    then still grow about 2^10 times on the way to earlier blocks, and values down to about 2^-30 of it are kept.
+
+    g_r is measured by backwards that end at the last block and therefore cost little:
+
+    1. PROBE s_r with PROBE = 2^14 measures g_r from 2^-38 up to 4; beyond that it overflows.
+    2. s_r / PROBE measures g_r up to 2^30, and is used where the first overflowed.
+    3. c_r s_r itself. If the score is computed in float16, the backward starts with c_r in float16, which overflows
+       from 2^16 on. Scores for which this happens get c_r = LARGEST_SCALE = 2^15 at most.
+
+    All of it stays on the device (torch.where instead of if), so that the host does not wait.
+
+    Args:
+        score: (R,), in the graph.
+        blocks: The tensors to differentiate by.
+        last: The last block of each record, where gradients are measured.
+        keep_graph: Whether the graph is kept for a later backward.
+
+    Returns:
+        One gradient per block, in float32 after scaling; None if the score does not depend on the block.
     """
     if torch.float16 not in map(operator.attrgetter("dtype"), blocks):
         return torch.autograd.grad(score.sum(), blocks, retain_graph=keep_graph, allow_unused=True)
@@ -151,18 +192,28 @@ def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_grap
 
 
 def _peaks(gradients: Sequence[Tensor | None], score: Tensor) -> Tensor:
-    """The largest gradient that each score has in any of these: (R,)."""
+    """Return the largest absolute gradient of each of R scores over all of these tensors: (R,).
+
+    A gradient of a pair's joint forward has 2R rows, x's first: rows r and R + r belong to score r.
+    """
     each = [gradient.detach().float().abs().flatten(1).amax(dim=1) for gradient in gradients if gradient is not None]
     return torch.cat([peaks.view(-1, len(score)) for peaks in each] or [torch.ones_like(score)[None]]).amax(dim=0)
 
 
 def _scales(fine: Tensor, coarse: Tensor) -> Tensor:
-    """Powers of two that bring peaks (R,) to PEAK, far from float16's ends. `fine` may overflow, `coarse` vanish."""
+    """Compute for each score the largest power of two c with c * peak <= PEAK: (R,), between 1 / WIDEST and WIDEST.
+
+    Args:
+        fine: The peaks (R,) measured with 2^14 times the score: infinite or NaN for large gradients.
+        coarse: The peaks (R,) measured with 2^-14 times the score: zero for small gradients.
+
+    A score whose peak is not finite in either gets 1: its gradient is not finite, and a later check says so.
+    """
     peak = torch.where(fine.isfinite(), fine, coarse)
     found = torch.exp2(torch.floor(torch.log2(PEAK / peak))).clamp(1 / WIDEST, WIDEST)
     return torch.where(peak.isfinite(), found, 1)
 
 
 def _rows_of(scale: Tensor, gradient: Tensor) -> Tensor:
-    """One factor per row of a gradient: both images of a pair have the factor of their score."""
+    """Shape factors (R,) so that they divide a gradient (R,...), or (2R,...) if it holds both images of each pair."""
     return scale.repeat(len(gradient) // len(scale)).view(-1, *[1] * (gradient.ndim - 1))

@@ -1,4 +1,4 @@
-"""Holding a user's model still for one forward or backward, and leaving it as it was."""
+"""Put a user's model into eval mode for one forward or backward, lock it for one thread, and restore it afterwards."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch import nn
 from gamlens.errors import GamlensError
 
 _lock_of: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_finding = threading.Lock()
-_held = threading.local()
+_finding = threading.Lock()  # protects _lock_of
+_held = threading.local()  # .models: ids of the models that this thread holds
 _submodules = operator.attrgetter("_modules")
 _is_training = operator.attrgetter("training")
 _compiled_call = operator.attrgetter("_compiled_call_impl")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network inside nn.DataParallel, DistributedDataParallel and torch.compile's wrappers."""
+    """Return the network inside the wrappers of nn.DataParallel, DistributedDataParallel and torch.compile."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -35,10 +35,11 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 class ModelGuard:
-    """Holds a model still for one forward or backward, and leaves it as it was.
+    """Keeps a model unchanged by others during one forward or backward, and restores it afterwards.
 
-    The modules of the model, their children and the locks that protect them are found once. Every use compares them
-    with what the model has by then, in C-level calls instead of a Python loop, because a GPU idles meanwhile.
+    The modules of the model, their children and the locks that protect them are found once and cached. Every use
+    compares the cached children with those that the modules have now, since the user may have replaced a layer. The
+    comparison chains C-level calls (map, chain) instead of a Python loop, because a GPU idles meanwhile.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -47,8 +48,12 @@ class ModelGuard:
 
     @contextmanager
     def exclusive(self) -> Iterator[list[nn.Module]]:
-        """One thread at a time on the model's modules, also where another model shares some; gives the modules."""
-        while True:
+        """Lock all modules of the model for this thread, also against other models that share some of them.
+
+        Yields:
+            The modules of the model.
+        """
+        while True:  # once more if the modules have changed since they were found
             modules, children, locks = self._found
             with ExitStack() as stack:
                 for lock in locks:
@@ -59,9 +64,11 @@ class ModelGuard:
             self._find()
 
     def _find(self) -> None:
-        """Find the modules and their locks, in an order that is the same for everyone.
+        """Find the modules of the model and the locks that protect them.
 
-        A module that is also part of another model has that model's lock already: this model then takes that one, too.
+        A model has one lock for all its modules. A module that is also part of another model may have the lock of that
+        model already: this model then takes that lock, too. Locks are sorted by id, so that all threads take them
+        in the same order and cannot deadlock.
         """
         modules = list(self.model.modules())
         with _finding:
@@ -77,11 +84,12 @@ class ModelGuard:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """The model in eval mode, for one thread at a time, without a graph and with compiled parts run eagerly.
+        """Hold the model for this thread: in eval mode, with gradients off, and with torch.compile'd parts run eagerly.
 
-        Afterwards it is as it was, also after an exception. Inside another guard of the same model in the same
-        thread, which holds it already, only the gradient mode is set. `ActivationStore.take` turns gradients on in the
-        middle of a forward; leaving this context turns them off again.
+        Afterwards, also after an exception, every module has the training flag that it had before. Compiled parts run
+        eagerly because compiled code may skip hooks that were added later. If this thread holds the model already, only
+        the gradient mode is set. `ActivationStore.take` switches gradients on in the middle of a forward; leaving this
+        context brings back the gradient mode of the caller.
         """
         held: set[int] = _held.__dict__.setdefault("models", set())
         key = id(self.model)
@@ -105,24 +113,24 @@ class ModelGuard:
                     module.training = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"model": self.model, "_found": ([], [], [])}
+        return {"model": self.model, "_found": ([], [], [])}  # locks cannot be pickled; they are found again
 
 
 def model_guard(model: nn.Module) -> AbstractContextManager[None]:
-    """Hold a model still for one use, as `ModelGuard.hold` does."""
+    """Hold a model once, as `ModelGuard.hold` does."""
     return ModelGuard(model).hold()
 
 
 def outside_inference_mode() -> AbstractContextManager[Any]:
-    """Tensors made inside this context may be part of a graph, whatever surrounds it."""
+    """Return a context that leaves torch.inference_mode, inside which no tensor can become part of a graph."""
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def forward_error(what: str, error: Exception) -> GamlensError:
-    """The error for a model that raised an exception in its forward, with what to do where that is known."""
+    """Make the GamlensError for a model whose forward raised `error` on `what`, with advice for known causes."""
     message = f"The model failed on {what}: {type(error).__name__}: {error}"
     if isinstance(error, TypeError) and "positional argument" in str(error):
         message += ". A siamese module that takes two images is explained by its shared part: Lens(model.backbone)."
     if isinstance(error, torch.OutOfMemoryError):
-        message += " Give fewer images at a time (batch_size=), or a smaller n."
+        message += " Give fewer images at a time (batch_size=), or a smaller n (fewer blocks)."
     return GamlensError(message)

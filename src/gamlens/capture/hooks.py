@@ -1,4 +1,8 @@
-"""Finding wanted tensors inside one forward: hooks on modules, and functions followed where no module holds them."""
+"""Find named tensors during one forward.
+
+Outputs and inputs of modules are read by hooks. The result of a function that no module computes (F.relu after a
+module, say) is found by a TorchFunctionMode, which sees every torch function that is called.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +19,15 @@ Take = Callable[[LayerPoint, Tensor], Tensor]
 
 
 class TensorTap(TorchFunctionMode):
-    """Finds the wanted tensors of one forward in this thread.
+    """Hands the wanted tensors of one forward to a callback.
 
-    `take(point, tensor)` is called with each of them and returns the tensor that the network goes on with.
+    Hooks also run when another thread uses the model or a part of it; they ignore every thread but the one that
+    created this object.
+
+    Args:
+        model: The network.
+        wanted: The names of the tensors.
+        take: Called as take(point, tensor) for each of them; the network continues with the tensor that it returns.
     """
 
     def __init__(self, model: nn.Module, wanted: Sequence[LayerPoint], take: Take) -> None:
@@ -31,13 +41,14 @@ class TensorTap(TorchFunctionMode):
             if point.module != OUTPUT or has_output_module(model):
                 (self.inputs if point.reads_input else self.outputs).setdefault(point.module, []).append(point)
         self.thread = threading.get_ident()
+        # Tensors whose next function is awaited: (tensor, wanted point, index of that function in point.chain).
         self.pending: list[tuple[Tensor, LayerPoint, int]] = []
         self.mode_stack: ExitStack | None = None
         self.mode_entered = False
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """The hooks are on the model inside this context, and gone after it."""
+        """Put the hooks on the model for the duration of this context."""
         with ExitStack() as stack, ExitStack() as mode_stack:
             self.mode_stack = mode_stack
             for name, points in self.inputs.items():
@@ -51,11 +62,13 @@ class TensorTap(TorchFunctionMode):
             yield
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Functions are followed inside the model only: this hook runs when the model is done."""
+        """Leave the function mode: a hook on the whole model, so that only functions inside its forward are seen."""
         if threading.get_ident() == self.thread and self.mode_stack is not None:
             self.mode_stack.close()
 
     def _before(self, points: list[LayerPoint]) -> Callable[..., Any]:
+        """Make a pre-hook that takes the first argument of a module, positional or by keyword."""
+
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if threading.get_ident() != self.thread or not (args or kwargs):
                 return None
@@ -69,6 +82,8 @@ class TensorTap(TorchFunctionMode):
         return hook
 
     def _after(self, points: list[LayerPoint]) -> Callable[..., Any]:
+        """Make a hook that takes the output of a module, or awaits the functions that are applied to it."""
+
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             if threading.get_ident() != self.thread:
                 return None
@@ -86,13 +101,17 @@ class TensorTap(TorchFunctionMode):
         return hook
 
     def _follow(self, tensor: Tensor, point: LayerPoint) -> None:
-        """Follow functions from here on. It begins no earlier, since it costs some time for every function."""
+        """Await the first function of the point's chain on `tensor`.
+
+        The function mode is entered only now, because it slows down every torch function that is called.
+        """
         if not self.mode_entered and self.mode_stack is not None:
             self.mode_entered = True
             self.mode_stack.enter_context(self)
         self.pending.append((tensor, point, 0))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a torch function, and take its result if it completes the chain of a wanted point."""
         result = func(*args, **(kwargs or {}))
         if not self.pending:
             return result
@@ -111,13 +130,13 @@ class TensorTap(TorchFunctionMode):
 
 
 def has_output_module(model: nn.Module) -> bool:
-    """Whether `output` names a module of this model rather than what the model returns."""
+    """Tell whether the name `output` means a module of this model rather than what the model returns."""
     return isinstance(getattr(model, OUTPUT, None), nn.Module)
 
 
 def _check_tensor(value: Any, point: LayerPoint) -> None:
     if not isinstance(value, Tensor):
         raise GamlensError(
-            f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside it, or after it, "
-            "that gives one."
+            f"{str(point)!r} gives a {type(value).__name__}, not a tensor: name a module inside or after it that gives "
+            "a tensor."
         )

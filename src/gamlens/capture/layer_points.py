@@ -1,4 +1,4 @@
-"""Names of tensors inside a network: which layer, its input or its output, and how its values are laid out."""
+"""Name a tensor inside a network: which module, its input or its output, and the order of the tensor's dimensions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ TOKENS = "tokens"
 
 @dataclass(frozen=True)
 class TokenGrid:
-    """Where the tokens of a transformer lie in the image.
+    """Which token of a transformer belongs to which cell of the image.
 
-    `order` holds the number of the token of each cell, row by row. Tokens without a place (class and register tokens)
-    are left out. `count` is the number of all tokens.
+    Attributes:
+        height, width: The size of the grid of cells.
+        order: The index of the token of each cell, row by row, height * width numbers. Class and register tokens
+            belong to no cell and do not occur.
+        count: The number of all tokens, with class and register tokens.
     """
 
     height: int
@@ -34,11 +37,14 @@ class TokenGrid:
 
     @property
     def aside(self) -> int:
-        """How many tokens have no place in the image: class and register tokens."""
+        """The number of tokens that belong to no cell: class and register tokens."""
         return self.count - len(self.order)
 
     def image(self, tokens: Tensor) -> Tensor:
-        """Tokens (B,N,C), or (B,...,C) in groups, as a map (B,C,h,w)."""
+        """Arrange tokens as a map: (B,N,C), or (B,...,C) if they come in groups such as windows, -> (B,C,h,w).
+
+        Consecutive tokens are sliced, which copies nothing; any other order is gathered by index.
+        """
         flat = tokens.flatten(1, -2)
         first = self.order[0]
         if self.order == tuple(range(first, first + len(self.order))):
@@ -50,11 +56,23 @@ class TokenGrid:
 
 @dataclass(frozen=True)
 class LayerPoint:
-    """The name of a tensor inside one forward pass.
+    """The name of a tensor that one forward pass computes.
 
-    `layer4` is what module layer4 returns; `fc:input` what module fc reads; `features:relu` what the function
-    relu makes of features' output, though no module holds it; `output` is what the whole model returns. A tensor whose
-    channels come last, (B,h,w,C), ends in `:nhwc`: `stages.3:nhwc`; tokens, (B,N,C), in `:tokens`: `blocks.11:tokens`.
+    As text, the forms are:
+
+        layer4              the output of the module `layer4`
+        fc:input            the first argument of the module `fc`
+        features:relu       the result of the function `relu` on the output of `features`, where no module computes it
+        output              what the whole model returns
+        stages.3:nhwc       the output of `stages.3`, whose channels come last: (B,h,w,C)
+        blocks.11:tokens    the output of `blocks.11`, which consists of tokens: (B,N,C)
+
+    Attributes:
+        module: The module's path, as in `model.get_submodule`.
+        reads_input: Whether the tensor is the module's input rather than its output.
+        chain: The functions applied to the module's output, one after another.
+        channels_last: Whether the tensor is (B,h,w,C).
+        tokens: Whether the tensor is (B,N,C).
 
     >>> LayerPoint.parse("features:relu")
     LayerPoint(module='features', reads_input=False, chain=('relu',), channels_last=False, tokens=False)
@@ -70,8 +88,9 @@ class LayerPoint:
 
     @classmethod
     def parse(cls, text: str) -> LayerPoint:
+        """Read a name in one of the forms that the class lists."""
         if not isinstance(text, str) or not text:
-            raise GamlensError(f"A block is named by text such as 'layer4' or 'features:relu', not {text!r}.")
+            raise GamlensError(f"A block is named by a string such as 'layer4' or 'features:relu'; found {text!r}.")
         module, *rest = text.split(":")
         last, tokens = rest[-1:] == [NHWC], rest[-1:] == [TOKENS]
         rest = rest[:-1] if last or tokens else rest
@@ -94,11 +113,11 @@ class LayerPoint:
         return ":".join((self.module, *steps, *layout))
 
 
-PIXELS = LayerPoint("", reads_input=True)  # what the whole model reads: the image
+PIXELS = LayerPoint("", reads_input=True)  # the input of the whole model: the image
 
 
 def function_name(func: Any) -> str:
-    """The plain name of a torch function: `relu` for F.relu, torch.relu_ and Tensor.relu; `add` for +."""
+    """Return the plain name of a torch function: `relu` for F.relu, torch.relu_ and Tensor.relu; `add` for +."""
     name = str(getattr(func, "__name__", func))
     if name == "boolean_dispatch" or name == "fn":
         name = str(getattr(func, "__qualname__", name))
@@ -107,7 +126,11 @@ def function_name(func: Any) -> str:
 
 
 def only_tensor(output: Any) -> Tensor | None:
-    """What a module returns: a tensor, or the first of a tuple with sizes at most, as transformer layers do."""
+    """Return the one tensor in what a module returned, or None if there is none or more than one.
+
+    Transformer layers may return a tuple (tokens, (height, width), None, ...): its first item is the tensor if every
+    other item is None or a sequence of whole numbers.
+    """
     if type(output) is tuple and output and all(item is None or _sizes(item) for item in output[1:]):
         output = output[0]
     return output if isinstance(output, Tensor) else None
@@ -118,7 +141,7 @@ def _sizes(item: Any) -> bool:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in nested arguments or results."""
+    """Yield every tensor in nested lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):

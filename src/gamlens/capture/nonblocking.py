@@ -1,8 +1,8 @@
-"""Working with a device without waiting for it: checks that are answered later, indices, copies to the host.
+"""Work with a GPU without waiting for it: checks that are read later, indices, copies to the host.
 
-A check asks what may be wrong with a result. On the CPU it is answered at once. On an accelerator, reading an answer
-would stop the host until the device has caught up. There the answer stays on the device, travels with the result, and
-is read together with all others when the result comes to the host.
+A Check asks whether something is wrong with a result, such as a NaN. On the CPU it is answered at once. On a GPU,
+reading the answer would block the host until the GPU has finished all work before it. There the Check travels with the
+result, and is answered together with all others when the result is copied to the host.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import Tensor
 from gamlens.errors import GamlensError, warn
 
 Arrival = Callable[[], list[Tensor]]
-HOST = "cpu"  # the kind of device whose values can be read without waiting
+HOST = "cpu"  # the type of the device whose values can be read without waiting
 
 
 @dataclass(eq=False)
 class Check:
-    """One question about a result.
+    """One question about a result: is this wrong with it?
 
     Attributes:
-        bad: Computes a boolean on the device when somebody asks.
-        say: Makes the message.
-        fatal: Whether a bad answer is an error, which is raised whenever the result is read, or a warning, which is
-            given once.
-        answer: The answer, once it has come to the host.
+        bad: Computes the answer as a boolean tensor () on the device; True means that something is wrong.
+        say: Makes the message. It is called only if the answer is True.
+        fatal: True for an error, which is raised each time the result is read; False for a warning, which is given
+            once.
+        answer: The answer on the host, or None as long as it has not been read.
     """
 
     bad: Callable[[], Tensor]
@@ -40,7 +40,7 @@ class Check:
     answer: bool | None = None
 
     def tell(self) -> None:
-        """Raise the error, or give the warning, if the answer is bad."""
+        """Raise the error, or give the warning, if the answer is True."""
         if self.answer and self.fatal:
             raise GamlensError(self.say())
         if self.answer:
@@ -50,12 +50,12 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Checks:
-    """The checks that travel with a result. Several results may share some: each check is answered once for all."""
+    """The checks that travel with a result. Results may share a check, which is then answered once for all of them."""
 
     items: tuple[Check, ...] = ()
 
     def with_check(self, check: Check, device: torch.device) -> Checks:
-        """These checks and one more. On the CPU it is answered at once and not kept."""
+        """Return these checks with one more. If the result lies on the CPU, the check is answered now and not added."""
         if device.type != HOST:
             return Checks((*self.items, check))
         if bool(check.bad()):
@@ -70,16 +70,16 @@ class Checks:
         return len(self.items)
 
     def open(self) -> list[Check]:
-        """The checks without an answer."""
+        """Return the checks that have no answer yet."""
         return [check for check in self.items if check.answer is None]
 
     def resolve(self) -> None:
-        """Answer all checks with one wait for the device, and say what is wrong."""
+        """Answer all checks, waiting for the device once, and raise or warn if something is wrong."""
         waiting = self.open()
         self.tell(waiting, answers_of(waiting).tolist() if waiting else [])
 
     def tell(self, asked: Sequence[Check], answers: Sequence[bool]) -> None:
-        """Say what is wrong, given the answers to the checks that were asked. Errors come before warnings."""
+        """Note the answers to the checks in `asked`, then raise or warn if something is wrong, errors first."""
         for check, answer in zip(asked, answers, strict=True):
             check.answer = answer if check.answer is None else check.answer
         for check in sorted(self.items, key=lambda check: not check.fatal):
@@ -87,30 +87,34 @@ class Checks:
 
 
 def answers_of(checks: Sequence[Check]) -> Tensor:
-    """What each check finds, still on the device: (N,) of bool."""
+    """Compute the answers of N checks on the device: (N,) bool."""
     return torch.stack([check.bad() for check in checks])
 
 
 def finite(values: Mapping[str, Tensor], say: Callable[[str], str]) -> Check:
-    """A check that no value of these tensors is NaN or infinite; `say` makes the message for a name.
+    """Make a check that finds NaN and infinite values in tensors.
 
-    The extremes of each tensor are taken now, in one pass, so that the values themselves need not be kept: a NaN
-    makes both extremes NaN.
+    The minimum and maximum of each tensor are computed now, in one pass, and the check keeps only these two: an
+    infinity is itself an extreme, and a NaN makes both extremes NaN.
+
+    Args:
+        values: The tensors by name.
+        say: Makes the message from the name of the first bad tensor.
     """
     extremes: list[Tensor] = []
     for tensor in values.values():
         if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-            tensor = tensor.permute(0, 2, 3, 1)  # in the order of the memory, so that no copy is made
+            tensor = tensor.permute(0, 2, 3, 1)  # contiguous in this order, so that aminmax makes no copy
         extremes += tensor.aminmax()
     return Check(partial(_any_infinite, extremes), partial(_say_infinite, list(values), extremes, say))
 
 
 def finite_score(values: Any, rows: int) -> Check:
-    """A check that a score is one finite number per row: a tensor (rows,)."""
+    """Make a check that a score is finite, and raise at once if it is not a tensor (rows,)."""
     if not isinstance(values, Tensor) or values.shape != (rows,):
         found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise GamlensError(
-            f"The score must be one number for each of the {rows} rows, a tensor ({rows},); found {found}."
+            f"The score must be a tensor ({rows},), one number for each of the {rows} rows; found {found}."
         )
     values = values.detach()
     return Check(partial(_any_infinite, [values]), partial(_say_score, values))
@@ -129,12 +133,12 @@ def _say_infinite(names: Sequence[str], extremes: Sequence[Tensor], say: Callabl
 def _say_score(values: Tensor) -> str:
     row = int((~values.isfinite()).nonzero()[0, 0])
     return (
-        f"The score of row {row} is {float(values[row])}: are there NaN or infinite values in the weights or the image?"
+        f"The score of row {row} is {float(values[row])}: look for NaN or infinite values in the weights and the image."
     )
 
 
 def indices_on(values: Sequence[int], device: torch.device) -> Tensor:
-    """Whole numbers as a tensor (N,) of int64 on a device."""
+    """Make an int64 tensor (N,) on a device; for a GPU through pinned memory, so that the host does not wait."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=torch.long, device=device)
     if list(values) == list(range(len(values))):
@@ -143,10 +147,17 @@ def indices_on(values: Sequence[int], device: torch.device) -> Tensor:
 
 
 def to_host(tensors: Sequence[Tensor], pool: Executor | None = None) -> Arrival:
-    """Start to copy tensors to the host; returns a function that waits for the copies and gives them back.
+    """Start to copy tensors to the host.
 
-    From a GPU the values go through pinned memory, which the GPU writes by itself, into ordinary memory, which the
-    caller may keep. With a `pool`, one of its threads waits and copies.
+    A GPU can copy to pinned memory while the host goes on. Pinned memory is scarce, so the values are then copied
+    to ordinary memory, which the caller may keep.
+
+    Args:
+        tensors: The tensors to copy.
+        pool: If given, one of its threads waits for the GPU and makes the second copy.
+
+    Returns:
+        A function that waits for the copies and returns them.
     """
     if not any(map(_is_cuda, tensors)):
         here = [tensor.cpu() for tensor in tensors]
@@ -158,6 +169,7 @@ def to_host(tensors: Sequence[Tensor], pool: Executor | None = None) -> Arrival:
 def _from_cuda(tensors: Sequence[Tensor]) -> Arrival:
     device = next(tensor.device for tensor in tensors if _is_cuda(tensor))
     pinned = [_pinned(tensor).copy_(tensor, non_blocking=True) for tensor in tensors]
+    # A blocking event puts the waiting thread to sleep; any other keeps a core busy, which threads that decode need.
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     done.record(torch.cuda.current_stream(device))
 
@@ -177,5 +189,5 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 
 def unpinned_copy(tensor: Tensor) -> Tensor:
-    """A copy in ordinary memory, made by numpy: torch would take cores from the threads that decode images."""
+    """Copy a tensor to ordinary memory by numpy: torch's own copy threads would take cores from decoding threads."""
     return torch.from_numpy(tensor.numpy().copy())

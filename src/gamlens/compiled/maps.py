@@ -1,4 +1,4 @@
-"""Map arithmetic compiled: a few kernels that read each block once, in place of a few dozen."""
+"""`fuse.make_maps` compiled: a few kernels that read each block once, in place of a few dozen."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -14,11 +14,15 @@ from gamlens.compiled import split
 from gamlens.fuse import BlockMaps, Fusion
 
 Formula = Callable[..., Tensor]
-_numbers = count()
+_numbers = count()  # gives every compiled function a name of its own
 
 
 def make_maps(formula: Formula, inputs: Sequence[Sequence[Tensor]], size: tuple[int, int], how: Fusion) -> BlockMaps:
-    """What `fuse.make_maps` gives, compiled for these shapes; for any number of rows from the second number on."""
+    """Do what `fuse.make_maps` does, by code that is compiled for the shapes of these inputs.
+
+    The number of rows is not part of the shape: when it changes for the first time, torch.compile compiles once more,
+    for any number of rows. Fusion by weights is not compiled.
+    """
     if not isinstance(how, str) or not fuse.is_named(how):
         return fuse.make_maps(formula, inputs, size, how)
     shapes = tuple((tuple(t.shape[1:]), t.stride(), t.dtype, t.device) for tensors in inputs for t in tensors)
@@ -27,15 +31,18 @@ def make_maps(formula: Formula, inputs: Sequence[Sequence[Tensor]], size: tuple[
 
 @lru_cache(maxsize=64)
 def _compiled(formula: Formula, shapes: Any, size: tuple[int, int], how: str) -> Callable[..., BlockMaps]:
-    """One compiled function per formula and shape.
+    """Return a compiled function for one formula and one set of shapes.
 
-    torch.compile keeps what it compiled by the code object of a function, and only a few versions of it. Each formula
-    and shape therefore gets a code object of its own.
+    torch.compile caches compiled code by the code object of a function, and gives up after a few versions of the same
+    code object (`recompile_limit`). Each formula and set of shapes therefore gets a copy of `run` with its own code
+    object.
     """
 
     def run(inputs: Sequence[Sequence[Tensor]]) -> BlockMaps:
         made = fuse.make_maps(formula, inputs, size, how)
-        return BlockMaps(made.blocks.clamp(0, 1), made.fused.clamp(0, 1), made.spans)  # a fast division may pass 1
+        return BlockMaps(
+            made.blocks.clamp(0, 1), made.fused.clamp(0, 1), made.spans
+        )  # inexact fast division may exceed 1
 
     code = run.__code__.replace(co_name=f"maps_{next(_numbers)}")
     own = FunctionType(code, run.__globals__, code.co_name, run.__defaults__, run.__closure__)

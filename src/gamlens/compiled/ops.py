@@ -1,4 +1,4 @@
-"""Operators of our own: a mark in a traced graph, and a convolution with the ReLU after it in one kernel."""
+"""Custom torch operators: `mark` labels a tensor in a traced graph; `conv_relu` and `conv_add_relu` fuse kernels."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ _library.define(f"conv_add_relu(Tensor x, Tensor other, Tensor weight, Tensor? b
 
 
 def _mark(x: Tensor, number: int) -> Tensor:
-    """Stands where a wanted tensor is handed on: a copy, which whatever follows may write to."""
+    """Mark x as wanted tensor `number`. The network continues with a copy, so that it cannot overwrite x in place."""
     return x.clone()
 
 
 def _conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, *shape: Any) -> Tensor:
-    """relu(conv(x)): what the fused kernel stands for."""
+    """Compute relu(conv(x)) by plain operators: the CPU version, and the shape rule for tracing."""
     made: Tensor = torch.conv2d(x.to(weight.dtype), weight, bias, *shape)
     return made.relu()
 
 
 def _conv_add_relu(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, *shape: Any) -> Tensor:
-    """relu(conv(x) + other)."""
+    """Compute relu(conv(x) + other) by plain operators."""
     made: Tensor = torch.conv2d(x.to(weight.dtype), weight, bias, *shape)
     return made.add(other).relu().to(weight.dtype)
 

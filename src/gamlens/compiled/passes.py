@@ -1,6 +1,7 @@
-"""Changes to a traced graph: batch norms folded, weights in half precision, convolution and ReLU in one kernel.
+"""Rewrite a traced graph: fold batch norms, use weights in half precision, fuse convolutions with the ReLU after them.
 
-`held` are the graph's inputs that are tensors of the model, by node.
+An exported graph takes the model's parameters and buffers as inputs (placeholder nodes). `held` maps these nodes to
+their tensors.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,14 @@ Held = dict[Node, Tensor]
 
 
 def derive_weights(graph: Graph, held: Held, dtype: torch.dtype | None) -> Workshop:
-    """Convolutions and linear layers get weights of `dtype`; a batch norm after a convolution is folded into them."""
+    """Replace the weights of convolutions and linear layers by derived ones.
+
+    Derived weights have the type `dtype`, or keep their own if it is None. A batch norm that directly follows a
+    convolution is folded into the weights and removed from the graph. `graph` and `held` are changed in place.
+
+    Returns:
+        The Workshop that computes the derived weights.
+    """
     workshop = Workshop()
     for node in [node for node in graph.nodes if node.target in (CONV, LINEAR)]:
         weight, bias = node.args[1], node.args[2] if len(node.args) > 2 else None
@@ -44,7 +52,14 @@ def derive_weights(graph: Graph, held: Held, dtype: torch.dtype | None) -> Works
 
 
 def fuse_relus(graph: Graph, nodes: set[Node]) -> int:
-    """Each relu(conv) and relu(conv + other) among `nodes` becomes one operator; returns how many."""
+    """Replace each relu(conv(x)) and relu(conv(x) + other) by one operator.
+
+    Only nodes in `nodes` are fused, and only where nothing else reads the result of the convolution or of the sum.
+    `graph` and `nodes` are changed in place.
+
+    Returns:
+        How many operators were fused.
+    """
     count = 0
     for relu in [node for node in graph.nodes if node.target in RELUS]:
         source = relu.args[0]
@@ -73,7 +88,11 @@ def fuse_relus(graph: Graph, nodes: set[Node]) -> int:
 
 
 def _operands(add: Node) -> Iterator[tuple[Node, Node]]:
-    """A convolution and what is added to it, where they have one shape and the sum may take the other's place."""
+    """Yield (convolution, other operand) for each operand of `add` that is a convolution which can be fused with it.
+
+    Both operands must have the same shape, since the fused kernel does not broadcast. An in-place addition writes to
+    its first operand, so there the convolution must be the first.
+    """
     for conv, other in (add.args, add.args[::-1]):
         if not isinstance(conv, Node) or not isinstance(other, Node) or conv is other:
             continue
@@ -83,14 +102,14 @@ def _operands(add: Node) -> Iterator[tuple[Node, Node]]:
 
 
 def _shape(conv: Node) -> tuple[Any, ...] | None:
-    """Stride, padding, dilation and groups, all of them; None where padding is given by name."""
+    """Return stride, padding, dilation and groups of a convolution, or None if padding is a string such as "same"."""
     given = list(conv.args[3:])
     found = tuple(given[i] if i < len(given) else CONV_DEFAULTS[i] for i in range(4))
     return found if all(isinstance(numbers, list | tuple) for numbers in found[:3]) else None
 
 
 def _norm_after(conv: Node, held: Held) -> Node | None:
-    """The batch norm in eval mode that is all that reads this convolution."""
+    """Return the batch norm node after a convolution, if it is in eval mode and the only reader of the convolution."""
     user = next(iter(conv.users), None)
     if len(conv.users) != 1 or user is None or user.target is not NORM or user.args[0] is not conv:
         return None
@@ -100,12 +119,14 @@ def _norm_after(conv: Node, held: Held) -> Node | None:
 
 
 def _norm_of(node: Node, held: Held) -> Norm:
+    """Collect the tensors of a batch norm node: its arguments are x, scale, shift, mean, variance, ..., eps."""
     places: tuple[Any, ...] = node.args
     scale, shift = (held[place] if place is not None else None for place in places[1:3])
     return Norm(scale, shift, held[places[3]], held[places[4]], float(places[7]))
 
 
 def _hold(graph: Graph, held: Held, name: str, tensor: Tensor) -> Node:
+    """Add `tensor` to the graph as a new input, and to `held`."""
     first = next(iter(graph.nodes))
     with graph.inserting_before(first):
         node = graph.placeholder(name)
@@ -114,11 +135,13 @@ def _hold(graph: Graph, held: Held, name: str, tensor: Tensor) -> Node:
 
 
 def _drop_unused(graph: Graph, held: Held) -> None:
+    """Remove the model's tensors that the graph does not read any more."""
     for node in [node for node in held if not node.users]:
         graph.erase_node(node)
         del held[node]
 
 
 def _size(node: Node) -> Any:
+    """Return the shape that tracing found for a node's result, or None."""
     value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, Tensor) else None

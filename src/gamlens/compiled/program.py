@@ -1,4 +1,4 @@
-"""One model, traced and cut for some wanted blocks: a forward that gives the same ForwardRecord as the plain one."""
+"""A model compiled for one choice of wanted blocks; its forward returns a ForwardRecord, as `run_forward` does."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +27,22 @@ from gamlens.errors import GamlensError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program:
-    """`parts` run one after another; `blocks` and `embedding` name the values that are kept.
+    """The compiled parts of a model, which exchange values under the names of graph nodes.
 
-    `own` are the modules and tensors of the model that it was made from, each with the place of its values: where any
-    is another one now, or elsewhere, it is stale. `batch` is the one number of images it is made for, where there is
-    one, and `guards` are what was taken for true of any number. `seen` has each number of images that it ran on, and
-    whether with a graph: for another one, torch compiles again.
+    Attributes:
+        guard: Holds the model.
+        parts: The parts, in the order they run.
+        workshop: The derived weights that the parts use.
+        blocks: For each wanted block, the name of its value.
+        embedding: The name of the embedding's value, if it is wanted.
+        result: The leaves of what the model returns: the name of a value, or (constant,).
+        form: The structure of what the model returns, which `result` is unflattened into.
+        entry: The name of the input batch.
+        own: Every module of the model with whether it has hooks, and every parameter and buffer with its memory
+            address. If any of these has changed, the program is out of date.
+        batch: The number of images that the program was traced for, or None if it takes any number.
+        guards: Conditions on the number of images under which the traced graph is valid.
+        seen: The numbers of images that have run, each with whether in a graph: for another, torch compiles again.
     """
 
     guard: ModelGuard
@@ -49,7 +59,10 @@ class Program:
     seen: set[tuple[int, bool]] = field(default_factory=set)
 
     def fits(self, batch: Tensor) -> bool:
-        """Whether it is made for this many images, and from the model's layers and weights as they are."""
+        """Tell whether the program accepts this number of images, and the model's layers and tensors are the same ones.
+
+        New values inside the same tensors are no reason to compile again: derived weights are refreshed in every call.
+        """
         count = len(batch)
         if (count, True) not in self.seen and (count, False) not in self.seen and not self._takes(count):
             return False
@@ -59,7 +72,7 @@ class Program:
         )
 
     def _takes(self, count: int) -> bool:
-        """Whether the model would have run the same way on this many images."""
+        """Tell whether the traced graph is valid for this number of images."""
         return self.batch in (None, count) and all(
             bool(guard.subs(dict.fromkeys(guard.free_symbols, count))) for guard in self.guards
         )
@@ -67,11 +80,21 @@ class Program:
     def run(
         self, batch: Tensor, *, precision: torch.dtype | None, grids: Mapping[str, TokenGrid], graph: bool = True
     ) -> ForwardRecord:
-        """One forward of `batch` (B,C,H,W), with a graph from the first block on, or without any."""
+        """Run one forward of `batch` (B,C,H,W).
+
+        The trunk (part 0) runs with gradients off. Each wanted block that comes out of it is detached and requires a
+        gradient, so that the graph for the backward starts there.
+
+        Args:
+            batch: The images.
+            precision: The type that autocast computes in; None runs without autocast.
+            grids: For blocks of tokens, which token belongs to which cell.
+            graph: Whether there is a graph at all; without it, every part runs with gradients off.
+        """
         blocks: dict[str, Tensor] = {}
         names = {value: name for name, value in self.blocks.items()}
         quiet = nullcontext() if (len(batch), graph) in self.seen else warnings.catch_warnings(action="ignore")
-        with self.guard.hold(), _lasting(), quiet:  # what a compiler warns of is not about the user's model
+        with self.guard.hold(), _lasting(), quiet:  # the compiler's warnings do not concern the user's model
             self.workshop.refresh()
             amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
             values: dict[str, Any] = {self.entry: batch.clone() if batch.is_inference() else batch}
@@ -100,13 +123,20 @@ class Program:
         )
 
     def _versions(self) -> list[int]:
+        """Return the version counters of the model's tensors, which torch raises with every change in place."""
         return [thing._version for thing, _ in self.own if isinstance(thing, Tensor)]
 
     @contextmanager
     def _backward(self, versions: list[int]) -> Iterator[None]:
-        """What a backward runs under, as long as the weights are those of its forward."""
+        """Make the context of a backward, or raise if the weights have changed since its forward.
+
+        Derived weights are overwritten without autograd's knowledge (`Derived.rooms`), so this replaces its own check.
+        """
         if self._versions() != versions:
-            raise GamlensError("The weights were changed since the forward: trace the images again.")
+            raise GamlensError(
+                "The weights were changed since the forward, so its gradients cannot be computed any more: trace the "
+                "images again."
+            )
         with _lasting():
             yield
 
@@ -119,7 +149,18 @@ def build(
     embedding: LayerPoint | None = None,
     precision: torch.dtype | None = None,
 ) -> Program:
-    """Trace a model on images like those of `batch` and compile it, cut at `blocks`. `Unsupported` says why not."""
+    """Trace a model, cut it at the wanted blocks, and compile the parts.
+
+    Args:
+        guard: Holds the model.
+        batch: Images (B,C,H,W) like those that the program will run on. If B is 1, it is made for one image only.
+        blocks: The wanted blocks.
+        embedding: The tensor that is the embedding, if it is wanted.
+        precision: The type of the derived weights; None keeps that of the model.
+
+    Raises:
+        Unsupported: If the model cannot be compiled; the message says why.
+    """
     model = guard.model
     wanted = list(dict.fromkeys([*blocks, *([embedding] if embedding is not None else [])]))
     own = tuple(_own(model))
@@ -160,13 +201,15 @@ def build(
 
 
 def _has_fused_kernels(batch: Tensor) -> bool:
+    """Tell whether cuDNN's kernels for a convolution with a ReLU can be used."""
     return batch.is_cuda and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def _own(model: nn.Module) -> list[tuple[Any, int]]:
-    """Every module and whether it has hooks, every parameter and buffer and where it lies, in order.
+    """List every module with whether it has hooks, and every parameter and buffer with its memory address.
 
-    `modules()` and `parameters()` without their generators, for it is asked in every call.
+    This runs in every call, so it walks the modules itself, which is faster than the generators behind `modules()`
+    and `parameters()`.
     """
     found: list[tuple[Any, int]] = []
     seen, waiting = {id(model)}, [model]
@@ -184,7 +227,7 @@ def _own(model: nn.Module) -> list[tuple[Any, int]]:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Hooks may do anything, in every call and in the backward: a graph holds none of it."""
+    """Tell whether a module has hooks. The traced graph would leave out what they do, in the forward and backward."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
@@ -192,7 +235,7 @@ def _hooked(module: nn.Module) -> bool:
 
 @contextmanager
 def _lasting() -> Iterator[None]:
-    """A compiled backward may run more than once: its inputs are not given away."""
+    """Allow a compiled backward to run more than once: torch must not reuse the memory of the tensors saved for it."""
     with ExitStack() as stack:
         if hasattr(torch._functorch.config, "donated_buffer"):
             stack.enter_context(torch._functorch.config.patch(donated_buffer=False))

@@ -1,7 +1,8 @@
-"""The trunk of a network as one launch: on a GPU its kernels are recorded once and played again.
+"""Record the trunk of a network as a CUDA graph, so that it is one launch instead of one per kernel.
 
-A large batch keeps the GPU busy for longer than its kernels take to launch and gains nothing, and a record keeps the
-memory of its forward: only small batches are recorded, and few sizes.
+Only small batches gain from this: with a large one the GPU computes for longer than the host needs to launch the
+kernels. A recorded graph also keeps the memory of its forward. Hence the limits: `LARGEST` images per batch, `MOST`
+recorded shapes, and a shape is recorded only after it has run `WARM` times.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,10 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class _Record:
-    """A graph that reads `entry` and writes `results`; `done` is when the last results were copied out."""
+    """A CUDA graph, which always reads the same memory (`entry`) and writes the same memory (`results`).
+
+    `done` is recorded after the results of a call were copied out, so that a call on another stream waits for that.
+    """
 
     graph: torch.cuda.CUDAGraph
     entry: Tensor
@@ -27,6 +31,7 @@ class _Record:
     done: torch.cuda.Event
 
     def play(self, batch: Tensor) -> tuple[Any, ...]:
+        """Run the graph on `batch` and return copies of its results, which the next call would overwrite."""
         stream = torch.cuda.current_stream(batch.device)
         stream.wait_event(self.done)
         self.entry.copy_(batch)
@@ -38,7 +43,13 @@ class _Record:
 
 @dataclass(eq=False)
 class Replayed:
-    """`call` takes one batch and gives a tuple; the same from a record, once a size has been seen a few times."""
+    """Wraps `call`, a function from one batch to a tuple, and records it for batch shapes that occur often.
+
+    Attributes:
+        call: The function.
+        records: The recorded graphs by shape, strides, type and device of the batch.
+        seen: How often each of these has run without a record.
+    """
 
     call: Call
     records: dict[Any, _Record] = field(default_factory=dict)
@@ -58,11 +69,12 @@ class Replayed:
 
 
 def recordable(batch: Tensor) -> bool:
+    """Tell whether a batch lies on a GPU and is small enough to be recorded."""
     return batch.is_cuda and len(batch) <= LARGEST
 
 
 def record(call: Call, batch: Tensor) -> _Record:
-    """Record `call` on a copy of `batch`."""
+    """Record `call` on a copy of `batch`, whose memory becomes the input of the graph."""
     entry, graph = batch.clone(), torch.cuda.CUDAGraph()
     with torch.cuda.device(batch.device):
         torch.cuda.synchronize()

@@ -1,4 +1,8 @@
-"""A traced graph cut into parts: what runs before the first block, between blocks, and after the last."""
+"""Cut a traced graph into parts: before the first wanted block, between blocks, and after the last.
+
+The stage of a node is the largest number of wanted blocks on a path from the input to it. All nodes of one stage form
+a part.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,13 +17,13 @@ from gamlens.compiled.ops import MARK
 BACKEND = "inductor"
 
 
-class Unsupported(Exception):  # noqa: N818 - a finding, not a fault
-    """This model, or this way of asking, cannot be made fast; it runs as it is."""
+class Unsupported(Exception):  # noqa: N818 - not an error for the user: the model then runs without compilation
+    """The model cannot be compiled, for the reason in the message. It then runs as it is."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One piece of the graph: `call` takes the values it `reads` and gives those it `gives`, by name."""
+    """One part of the graph: `call` takes the values named in `reads` and returns the values named in `gives`."""
 
     call: Callable[..., Any]
     reads: tuple[str, ...]
@@ -27,7 +31,13 @@ class Part:
 
 
 def stages(graph: Graph, cuts: set[int], held: Mapping[Node, Tensor]) -> dict[Node, int]:
-    """How many marked blocks every node lies behind; marks whose number is in `cuts` count."""
+    """Compute the stage of every node: the largest number of marks on a path from the input to it.
+
+    Args:
+        graph: The traced graph.
+        cuts: The numbers of the marks that count: blocks do, the embedding does not.
+        held: The model's tensors, which have no stage.
+    """
     found: dict[Node, int] = {}
     for node in graph.nodes:
         if node in held or node.op in ("get_attr", "output"):
@@ -39,11 +49,16 @@ def stages(graph: Graph, cuts: set[int], held: Mapping[Node, Tensor]) -> dict[No
 
 
 def parts(graph: Graph, root: nn.Module, stage: Mapping[Node, int], held: Mapping[Node, Tensor]) -> list[Part]:
-    """One part a stage, not compiled yet. A mark becomes a copy at the beginning of the part behind it."""
+    """Make one part per stage, not yet compiled. A mark becomes a copy at the beginning of the part after it."""
     return [_part(graph, root, number, stage, held) for number in range(max(stage.values()) + 1)]
 
 
 def _part(graph: Graph, root: nn.Module, number: int, stage: Mapping[Node, int], held: Mapping[Node, Tensor]) -> Part:
+    """Copy the nodes of one stage to a graph of their own.
+
+    Values from earlier stages become inputs of the new graph, the model's tensors become its attributes, and values
+    that other stages or the result need become its outputs.
+    """
     made, known = Graph(), dict[Node, Node]()
     mine = [node for node in graph.nodes if stage.get(node) == number and node.op != "placeholder"]
     attributes: dict[str, Any] = {}
@@ -60,7 +75,7 @@ def _part(graph: Graph, root: nn.Module, number: int, stage: Mapping[Node, int],
                 known[node] = made.placeholder(node.name)
         return known[node]
 
-    for node in mine:  # placeholders come first
+    for node in mine:  # an fx graph must have its placeholders first
         for source in node.all_input_nodes:
             if source not in known and source not in mine and source not in held and source.op != "get_attr":
                 value(source)
@@ -76,11 +91,12 @@ def _part(graph: Graph, root: nn.Module, number: int, stage: Mapping[Node, int],
 
 
 def _outside(user: Node, number: int, stage: Mapping[Node, int]) -> bool:
-    """Whether a value is needed after its part: by another one, by the result, or because it is marked."""
+    """Tell whether this user of a value makes it an output of its part: another part, the result, or a mark."""
     return user.op == "output" or user.target is MARK or stage.get(user) != number
 
 
 def _root(attributes: Mapping[str, Any]) -> nn.Module:
+    """Make a module that holds these attributes, tensors as buffers, for a GraphModule to read."""
     root = nn.Module()
     for name, value in attributes.items():
         if isinstance(value, Tensor):
@@ -91,7 +107,7 @@ def _root(attributes: Mapping[str, Any]) -> nn.Module:
 
 
 def _check_writes(node: Node, found: Mapping[Node, int], held: Mapping[Node, Tensor]) -> None:
-    """Work in place is fine inside a part; across parts, or on the model's own tensors, it is not."""
+    """Raise Unsupported if an in-place operation writes to a value of another part or to a tensor of the model."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return

@@ -1,4 +1,4 @@
-"""A model as a graph, wanted tensors marked in it; what a graph cannot hold is found out here."""
+"""Export a model to a graph in which the wanted tensors are marked, and refuse models that a graph cannot represent."""
 
 import threading
 import warnings
@@ -18,11 +18,18 @@ from gamlens.compiled.ops import MARK
 from gamlens.compiled.passes import Held
 from gamlens.compiled.split import Unsupported
 
-_guard = threading.Lock()
+_guard = threading.Lock()  # held while torch.autograd.Function.apply is replaced
 
 
 def trace(model: nn.Module, batch: Tensor, wanted: list[LayerPoint]) -> ExportedProgram:
-    """The model as a graph, for one image or for any number where it allows that; wanted tensors are marked."""
+    """Export a model to a graph in which a MARK stands at each wanted tensor.
+
+    Args:
+        model: The model, in eval mode.
+        batch: Images (B,C,H,W). The graph is made for one image if B is 1, and else for any number of images, if the
+            model allows that. Tracing runs on zeros of this shape.
+        wanted: The tensors to mark; the mark's number is the index in this list.
+    """
     several = len(batch) > 1
     example = torch.zeros_like(batch[:1]).repeat(1 + several, 1, 1, 1)
     reader = TensorTap(model, wanted, lambda point, tensor: MARK(tensor, wanted.index(point)))
@@ -37,7 +44,11 @@ def trace(model: nn.Module, batch: Tensor, wanted: list[LayerPoint]) -> Exported
 
 @contextmanager
 def _without_functions() -> Iterator[None]:
-    """An autograd.Function is an error in this thread: its forward would be traced, its own backward lost."""
+    """Make every autograd.Function raise Unsupported inside this context and thread.
+
+    Tracing records the operations of its forward, so its custom backward would silently be lost. `Function.apply` is
+    replaced for the whole process; other threads get the original behaviour.
+    """
     thread = threading.get_ident()
     with _guard:
         before = torch.autograd.Function.__dict__["apply"]
@@ -55,7 +66,12 @@ def _without_functions() -> Iterator[None]:
 
 
 def held_by(traced: ExportedProgram, model: nn.Module) -> tuple[Held, Node]:
-    """The graph's inputs: the model's tensors, out of any graph, and the one that is the batch."""
+    """Sort the inputs of the exported graph.
+
+    Returns:
+        The nodes of the model's parameters, buffers and constants with their (detached) tensors, and the node of the
+        input batch.
+    """
     known = {
         **dict(model.named_parameters(remove_duplicate=False)),
         **dict(model.named_buffers(remove_duplicate=False)),
@@ -78,14 +94,17 @@ def held_by(traced: ExportedProgram, model: nn.Module) -> tuple[Held, Node]:
 
 
 def result_of(traced: ExportedProgram, held: Held) -> tuple[Any, ...]:
-    """What the model returns, flat: names of values, or (constant,), as is a tensor of its own."""
+    """List the leaves of what the model returns: the name of a computed value, or (constant,).
+
+    A constant is a plain Python value, or one of the model's own tensors.
+    """
     output = next(node for node in traced.graph_module.graph.nodes if node.op == "output")
     leaves = [held.get(item, item) if isinstance(item, Node) else item for item in output.args[0]]
     return tuple(item.name if isinstance(item, Node) else (item,) for item in leaves)
 
 
 def count_of(entry: Node) -> tuple[int | None, tuple[Any, ...]]:
-    """How many images the graph takes, None for any number, and what such a number must fulfil."""
+    """Return how many images the graph takes (None for any number), and the conditions that the number must meet."""
     size = entry.meta["val"].shape[0]
     if isinstance(size, int) or size.node.maybe_as_int() is not None:
         return int(size), ()
@@ -95,7 +114,7 @@ def count_of(entry: Node) -> tuple[int | None, tuple[Any, ...]]:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """Describe an exception in one line."""
     if isinstance(error, Unsupported):
         return str(error)
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"

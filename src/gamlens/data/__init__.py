@@ -1,6 +1,10 @@
-"""Evaluation data in the layouts its owners publish, read into Samples; and seeded subsets of it."""
+"""Data sets in the layouts that their owners publish, read into Samples; and seeded subsets of them.
 
-from typing import Protocol
+A data set of one's own is a file in this folder with a `DatasetReader`, and a line in DATASETS.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from gamlens.data.chestxray import chestxray
 from gamlens.data.class_names import align, align_manifest, match
@@ -13,22 +17,76 @@ from gamlens.data.sample import Box, Dataset, Mask, MaskSource, Sample
 from gamlens.data.subsets import Item, Manifest, hold_out, narrow, neighbour_pairs, pairs, small
 from gamlens.data.table import table
 from gamlens.data.voc import voc
-from gamlens.errors import GamlensError, Registry
+from gamlens.errors import Registry
+
+Truth = Literal["boxes", "masks"]
 
 
 class DatasetReader(Protocol):
-    """What an entry of DATASETS is."""
+    """A function that reads one data set as its owners publish it. `reading.py` has what readers share."""
 
-    def __call__(self, root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset: ...
+    def __call__(self, root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
+        """List the samples; images are not opened here unless their size is needed, and masks are read later.
+
+        Args:
+            root: The folder of the data set.
+            split: The name of a part, such as "val"; None for the part that the reader's docstring names.
+            limit: How many samples, the first by name; None for all (`reading.cut`).
+
+        Returns:
+            A Dataset whose name is the entry's name in DATASETS, with the samples sorted by name, boxes in pixels of
+            the image file, and labels that index `classes`.
+
+        Raises:
+            GamlensError: A file is missing or broken; it says which file, where it was expected, and what to do.
+        """
 
 
-DATASETS: Registry[DatasetReader] = Registry(
-    "data set", {"ilsvrc": ilsvrc, "voc": voc, "coco": coco, "chestxray": chestxray, "folder": folder, "table": table}
+@dataclass(frozen=True)
+class DatasetEntry:
+    """An entry of DATASETS: a reader, and what others must know of its data. It is called as the reader is.
+
+    Attributes:
+        read: The reader.
+        title: What the data set is, for people.
+        truth: The ground truth that it has beside labels. Where there are masks, the paper measures by masks.
+    """
+
+    read: DatasetReader
+    title: str
+    truth: tuple[Truth, ...] = ()
+
+    def __call__(self, root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
+        return self.read(root, split=split, limit=limit)
+
+
+DATASETS: Registry[DatasetEntry] = Registry(
+    "data set",
+    {
+        "ilsvrc": DatasetEntry(ilsvrc, "ILSVRC-2012", ("boxes",)),
+        "voc": DatasetEntry(voc, "PASCAL VOC", ("boxes", "masks")),
+        "coco": DatasetEntry(coco, "MS-COCO", ("boxes", "masks")),
+        "chestxray": DatasetEntry(chestxray, "ChestX-ray8", ("boxes",)),
+        "folder": DatasetEntry(folder, "a folder per class"),
+        "table": DatasetEntry(table, "a CSV or Parquet file", ("boxes",)),
+    },
+    hint=" Images of your own are 'folder' or 'table'. MNIST has arrays, no image files: use gamlens.data.mnist(root).",
 )
 
 
 def load(name: str, root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """The data set of that name, in capitals or not, at `root`: of a split, the first `limit` samples by file name."""
-    if str(name).lower() == "mnist":
-        raise GamlensError("MNIST has no image files to list: use gamlens.data.mnist(root), which gives its arrays.")
+    """The data set of that name (capitals do not matter), read from `root`.
+
+    Args:
+        name: A name in DATASETS.
+        root: The folder of the data set; of "table", the file.
+        split: The name of a part, such as "val"; None for the part that the reader's docstring names.
+        limit: How many samples, the first by name; None for all.
+    """
     return DATASETS[str(name).lower()](root, split=split, limit=limit)
+
+
+def names_with(truth: Truth) -> list[str]:
+    """The names of the data sets that have boxes, or of those that have masks."""
+    entries = ((name, entry) for name, entry in DATASETS.items() if isinstance(entry, DatasetEntry))
+    return [name for name, entry in entries if truth in entry.truth]  # a user may put a plain function into DATASETS

@@ -1,4 +1,4 @@
-"""ChestX-ray8: X-rays with boxes around findings, drawn on 1024 px."""
+"""ChestX-ray8: X-rays with boxes around findings. Boxes are in pixels of a side of 1024, whatever the file's size."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -14,9 +14,9 @@ LIST = "BBox_List_2017.csv"
 
 
 def chestxray(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """The X-rays that have boxes, sorted by name; with split="all" every X-ray of the folder, unlabelled without a box.
+    """The X-rays that have boxes, sorted by name. With split="all" also those without boxes, which have no labels.
 
-    Boxes are scaled from 1024 px to the size of the image file. Labels index the 14 findings in CheXNet's order.
+    Boxes are scaled from 1024 pixels to the size of the image file. Labels index the 14 findings in CheXNet's order.
     """
     if split not in (None, "boxes", "all"):
         raise GamlensError(
@@ -36,7 +36,7 @@ def chestxray(root: AnyPath, *, split: str | None = None, limit: int | None = No
 
 
 def _boxes(path: Path) -> dict[str, tuple[Box, ...]]:
-    """File name -> boxes in 1024 px. The header is `Image Index,Finding Label,Bbox [x,y,w,h]`, commas included."""
+    """{file name: boxes in 1024 pixels}. The header is `Image Index,Finding Label,Bbox [x,y,w,h]`, as published."""
     table = reading.rows(path)
     if not table or [cell.strip() for cell in table[0][:2]] != ["Image Index", "Finding Label"]:
         raise GamlensError(

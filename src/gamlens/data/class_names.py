@@ -1,4 +1,4 @@
-"""Class names of public data sets, and matching those of a data set with those of a model."""
+"""The class names of public data sets, and which class of a data set is which class of a model."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ SYNONYMS: dict[str, str] = _NAMES["synonyms"]
 
 @dataclass(frozen=True)
 class RenumberedMask:
-    """A mask whose labels have other numbers: `numbers` gives the mask's own."""
+    """A mask of a data set whose labels were renumbered: `numbers` is {new label: label in the mask}."""
 
     mask: MaskSource
     numbers: Mapping[int, int]
@@ -30,9 +30,10 @@ class RenumberedMask:
 
 
 def match(classes: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
-    """Index of a data set's class -> index of the model's label of that name; a name that comes twice matches none.
+    """{index of a data set's class: index of the model's label of the same name}.
 
-    Capitals, `_` and `-` do not count, and VOC's names equal COCO's.
+    Capitals, `_` and `-` make no difference, and different names of one class in VOC and COCO are the same. A name that
+    stands twice in one of the lists matches nothing.
 
     >>> match(["tv", "cat", "zebra"], ["cat", "tvmonitor"])
     {0: 1, 1: 0}
@@ -44,10 +45,11 @@ def match(classes: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
 
 
 def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
-    """The data set with the model's class numbers, without the objects of classes that the model does not have.
+    """The data set with the class numbers of the model, without labels and boxes of classes that the model lacks.
 
-    As it is where the model or the data set has no names, or where both have as many classes and no name that both
-    have stands elsewhere. A warning where classes are left out, an error where none is shared.
+    It is returned as it is where the model or the data set has no class names, or where both have equally many classes
+    and every shared name has the same number in both. Classes that are left out are told in a warning; it is an error
+    if the model has none of the classes.
     """
     if not labels or all(name.isdigit() for name in dataset.classes):
         return dataset
@@ -58,12 +60,12 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
         raise GamlensError(
             f"The model has {len(labels)} classes ({', '.join(labels[:3])}, ...), {dataset.name} has "
             f"{len(dataset.classes)} ({', '.join(dataset.classes[:3])}, ...), and no name is in both: use a model of "
-            "these classes, or task cosine or dot."
+            "these classes, or a task that compares pairs of images, which needs no classes."
         )
     if len(found) < len(dataset.classes):
         missing = [name for index, name in enumerate(dataset.classes) if index not in found]
         warn(
-            f"{len(found)} of the {len(dataset.classes)} classes of {dataset.name} are the model's; left out: "
+            f"The model has {len(found)} of the {len(dataset.classes)} classes of {dataset.name}. Left out are "
             f"{', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}."
         )
     back = {ours: theirs for theirs, ours in found.items()}
@@ -72,7 +74,7 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
 
 
 def align_manifest(manifest: Manifest, whole: Dataset, aligned: Dataset) -> Manifest:
-    """A manifest of the whole data set for the aligned one: its labels renumbered, those left out dropped."""
+    """A manifest of the whole data set as one of the aligned data set: with its class numbers, without lost classes."""
     manifest.check(whole)
     if aligned is whole:
         return manifest

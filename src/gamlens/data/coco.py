@@ -1,4 +1,4 @@
-"""COCO instances: boxes, and masks by pycocotools; crowd regions are void."""
+"""MS-COCO's instances: boxes, and masks, which pycocotools decodes. Crowd regions are not counted by any measure."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,26 @@ Note = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Instances:
-    """An annotation file: class names in category-id order, images, and each image's annotations with `label`."""
+    """An annotation file.
+
+    Attributes:
+        classes: The class names in the order of their category ids.
+        images: The records of the images.
+        annotations: By image id, the image's annotations; to each a class index was added as `label`.
+    """
 
     classes: tuple[str, ...]
     images: tuple[Note, ...]
     annotations: Mapping[int, Sequence[Note]]
 
     def notes(self, image: int, *, crowd: bool) -> list[Note]:
-        """The annotations of an image that are crowd regions, or those that are not."""
+        """The annotations of an image: those of crowd regions, or all others."""
         return [note for note in self.annotations[image] if bool(note.get("iscrowd")) == crowd]
 
 
 @dataclass(frozen=True)
 class InstanceMask:
-    """The instances of one image in an annotation file, which each process reads once."""
+    """The masks of one image, from an annotation file that each process reads once."""
 
     file: str
     image_id: int
@@ -49,7 +55,7 @@ class InstanceMask:
         return _instances(self.file).notes(self.image_id, crowd=crowd)
 
     def _union(self, notes: list[Note]) -> Mask:
-        """Polygons and run lengths together, (H,W)."""
+        """The union (H,W) of annotations, which are polygons or run lengths."""
         coder = reading.import_extra("pycocotools.mask", "Reading COCO masks")
         union = np.zeros(self.size, dtype=bool)
         for shape in filter(None, (note["segmentation"] for note in notes)):
@@ -95,13 +101,13 @@ def _sample(image: Note, images: Path, file: Path, instances: _Instances) -> Sam
 def _instances(file: str) -> _Instances:
     path = Path(file)
     if not path.is_file():
-        raise GamlensError(f"There is no annotation file {file!r} any more: the masks are read from it. Put it back.")
+        raise GamlensError(f"The annotation file {file!r} is gone, and masks are read from it: put it back.")
     return _read(file, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
 def _read(file: str, changed: int) -> _Instances:
-    """The annotation file, checked; `changed` is its time stamp, so that a rewritten file is read anew."""
+    """Read and check an annotation file; `changed` is its time stamp, so that a rewritten file is read again."""
     contents = reading.read_json(Path(file))
     todo = ". Expected categories, images and annotations with bbox and segmentation: use an instances_*.json."
     errors = (KeyError, TypeError, ValueError, AttributeError)

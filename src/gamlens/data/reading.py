@@ -1,4 +1,4 @@
-"""Finding and reading files, with errors that name the file, the place it was expected and what to do."""
+"""What readers of data sets share: finding and reading files, with errors that name the file and say what to do."""
 
 import csv
 import importlib.util
@@ -6,7 +6,7 @@ import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import resources
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from gamlens.data.sample import Box
-from gamlens.errors import GamlensError, attempt, near, reworded
+from gamlens.errors import GamlensError, Registry, attempt, near, reworded
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 AnyPath = str | os.PathLike[str]
@@ -28,25 +28,30 @@ TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 @dataclass(frozen=True)
 class Annotation:
-    """What a VOC-style XML says: the (H,W) it was drawn on, where given, and (class name, (x0, y0, x1, y1))."""
+    """What an annotation in VOC's XML says.
+
+    Attributes:
+        size: (H,W) of the image that boxes were drawn on; None where it does not say.
+        objects: For each object its class name and (x0, y0, x1, y1).
+    """
 
     size: tuple[int, int] | None = None
     objects: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     def boxes(self, index: Mapping[str, int], where: str) -> tuple[Box, ...]:
-        """The objects as boxes; `index` gives the classes' numbers, `where` is the file that an error names."""
+        """The objects as boxes; `index` is {class name: class index}, and `where` is the file that an error names."""
         return tuple(Box(class_index(name, index, where), *corners) for name, corners in self.objects)
 
 
 def class_index(name: str, index: Mapping[str, int], where: str) -> int:
-    """The number of a class, or an error that says where the unknown name stands."""
+    """The index of a class by its name; an unknown name is an error that begins with `where`, the file it stands in."""
     if name not in index:
         raise GamlensError(f"{where} has the class {name!r}, none of the {len(index)} known ones: {near(name, index)}")
     return index[name]
 
 
 def first(places: Iterable[Path], what: str, todo: str) -> Path:
-    """The first of the places that exists, or an error that names them all."""
+    """The first of the places that exists. If none does, the error calls it `what`, names them all and adds `todo`."""
     tried = list(dict.fromkeys(places))
     found = next((place for place in tried if place.exists()), None)
     if found is None:
@@ -56,7 +61,7 @@ def first(places: Iterable[Path], what: str, todo: str) -> Path:
 
 
 def dataset_folder(root: AnyPath) -> Path:
-    """The data set's folder as a Path, or an error where it is not one."""
+    """The root of a data set as a Path, or an error where it is not a folder."""
     path = Path(root)
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
@@ -65,7 +70,7 @@ def dataset_folder(root: AnyPath) -> Path:
 
 
 def import_extra(module: str, why: str, *, extra: str = "eval") -> ModuleType:
-    """A module that an extra of gamlens installs, imported where it is needed; `why` begins the error message."""
+    """Import a module that an extra of gamlens installs. The error says what needs it (`why`) and how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -74,7 +79,10 @@ def import_extra(module: str, why: str, *, extra: str = "eval") -> ModuleType:
 
 
 def package_file(package: str, pattern: str, missing: str) -> Path:
-    """A file that an installed package ships, found without importing it; `missing` is the error where it is not."""
+    """The first file of an installed package that fits the pattern; the package is not imported.
+
+    `missing` is the error message where there is no such file.
+    """
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
     files = (file for place in places or () for file in sorted(Path(place).glob(pattern)) if file.is_file())
@@ -85,12 +93,12 @@ def package_file(package: str, pattern: str, missing: str) -> Path:
 
 
 def own_json(name: str) -> Any:
-    """The contents of a JSON file that lies beside this module."""
+    """The contents of a JSON file in the same folder as this module."""
     return json.loads(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
 def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
-    """The first `limit` of the items; all of them for None."""
+    """The first `limit` items; all of them where `limit` is None."""
     if limit is not None and limit < 1:
         raise GamlensError(f"A limit is a number of samples from 1 up, or None for all; found {limit!r}.")
     return items if limit is None else items[:limit]
@@ -103,18 +111,25 @@ def images_in(path: Path) -> list[str]:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of that name is an image; hidden files (macOS leaves them in archives) are not."""
+    """Whether a file name is that of an image; hidden files, which macOS puts into archives, are none."""
     return name.lower().endswith(IMAGE_EXTENSIONS) and not name.startswith(".")
 
 
 def folders_in(path: Path) -> list[str]:
-    """The names of the folders in a folder, sorted, hidden ones left out."""
+    """The names of the folders in a folder, sorted, without hidden ones."""
     with os.scandir(path) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
 def all_there(names: Sequence[str], have: Iterable[str], where: Path, listed_in: Path) -> None:
-    """An error where a listed image file is not in its folder."""
+    """An error where image files that a list names are not there.
+
+    Args:
+        names: The file names that the list has, relative to the folder.
+        have: The file names that are there: `images_in(where)`, or for files in subfolders those that exist.
+        where: The folder of the images.
+        listed_in: The file that holds the list.
+    """
     known = set(have)
     missing = [name for name in names if name not in known]
     if missing:
@@ -125,7 +140,7 @@ def all_there(names: Sequence[str], have: Iterable[str], where: Path, listed_in:
 
 
 def image_size(path: AnyPath) -> tuple[int, int]:
-    """(H,W) of an image file, upright, from its header alone."""
+    """(H,W) of an image file as it is shown, with its EXIF rotation; only its header is read."""
     errors = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
     with read_as("an image", path, *errors), Image.open(path) as image:
         width, height = image.size
@@ -134,27 +149,55 @@ def image_size(path: AnyPath) -> tuple[int, int]:
 
 
 def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
-    """The same; None for a file that cannot be read, which is said when its pixels are looked at."""
+    """`image_size`, or None for a file that cannot be read; the error comes when its pixels are needed."""
     size = attempt(image_size, path)
     return None if isinstance(size, GamlensError) else size
 
 
 def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractContextManager[None]:
-    """Turns errors while a file is read into one that names the file and what it was taken for."""
+    """A context that turns errors of these kinds into a GamlensError: this file cannot be read as `kind`."""
     return reworded(f"Cannot read {str(path)!r} as {kind}", *errors, todo=". Download or write the file again.")
 
 
 def text(path: Path) -> str:
-    """A text file in UTF-8, with or without a byte order mark."""
+    """The contents of a text file in UTF-8, with or without a byte order mark."""
     with read_as("text", path, OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8-sig")
 
 
 def rows(path: Path) -> list[list[str]]:
-    """The rows of a CSV file, empty lines left out."""
+    """The rows of a CSV file, the header among them, without empty lines."""
     with read_as("CSV", path, csv.Error):
         found = list(csv.reader(io.StringIO(text(path), newline=""), strict=True))
     return [row for row in found if any(cell.strip() for cell in row)]
+
+
+def lines_by_id(path: Path, columns: str, convert: Callable[[str], Entry]) -> Registry[tuple[Entry, ...]]:
+    """A text file of lines that begin with an id, as many data sets publish their lists: {id: the other columns}.
+
+    Args:
+        path: The file. Empty lines are skipped.
+        columns: What a line holds, such as "id x y w h", for counting the columns and for errors. Columns are separated
+            by spaces or tabs; the last one is the rest of its line, so it may hold spaces.
+        convert: Makes a value of each column after the id: str, int or float.
+
+    Returns:
+        The lines in the order of the file. Asking for an id that has no line is a GamlensError that names the file.
+    """
+    count, found = len(columns.split()), dict[str, tuple[Entry, ...]]()
+    for number, line in enumerate(text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"Line {number} of {str(path)!r}"
+        with reworded(f"{where} is not `{columns}`: found {line.strip()!r}", ValueError):
+            key, *cells = line.strip().split(maxsplit=count - 1)
+            if len(cells) != count - 1:
+                raise ValueError(f"{count} columns are needed")
+            values = tuple(map(convert, cells))
+        if key in found:
+            raise GamlensError(f"{where} has the id {key!r} of an earlier line: each id must stand once.")
+        found[key] = values
+    return Registry(f"line in {str(path)!r} for the id", found)
 
 
 def read_json(path: Path) -> Any:
@@ -164,7 +207,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_xml(path: Path) -> Annotation:
-    """A VOC-style annotation; the numbers as given, whatever pixel they count from."""
+    """An annotation in VOC's XML. Its numbers are kept as they are, whether they count pixels from 0 or from 1."""
     with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError):
         tree = ElementTree.parse(path).getroot()
         height, width = (int(float(tree.findtext(f"size/{side}", "0"))) for side in ("height", "width"))
@@ -176,6 +219,7 @@ def read_xml(path: Path) -> Annotation:
 
 
 def _number(node: ElementTree.Element, path: str) -> float:
+    """The number in an element below `node`."""
     value = node.findtext(path)
     if value is None:
         raise ValueError(f"<{node.tag}> has no <{path}>")

@@ -1,4 +1,4 @@
-"""One image with its ground truth, and a set of them. Records hold paths, never pixels."""
+"""`Sample`, one image with its ground truth, and `Dataset`, many of them. They hold paths of files, never pixels."""
 
 import hashlib
 import json
@@ -20,10 +20,10 @@ HASHED_IMAGES = 32
 
 
 class MaskSource(Protocol):
-    """Where the masks of one image are; read when asked."""
+    """The masks of one image, which are read from their file at each call."""
 
     def read(self, label: int) -> Mask:
-        """The pixels (H,W) of that label, all instances together."""
+        """The pixels (H,W) of all instances of that label."""
 
     def void(self) -> Mask | None:
         """The pixels (H,W) that no measure may count, or None where there are none."""
@@ -31,7 +31,7 @@ class MaskSource(Protocol):
 
 @dataclass(frozen=True)
 class Box:
-    """A ground-truth box in pixels of the original image, half-open."""
+    """A ground-truth box in pixels of the image file: from (x0, y0) up to (x1, y1), which is outside of it."""
 
     label: int
     x0: float
@@ -45,15 +45,21 @@ class Box:
 
 
 def labels_of(boxes: Iterable[Box]) -> tuple[int, ...]:
-    """The class indices that boxes have, each once, sorted."""
+    """The class indices of boxes, sorted, each of them once."""
     return tuple(sorted({box.label for box in boxes}))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image file, its class indices, and its boxes and mask where the data set has them.
+    """An image file, its class indices, and its boxes and masks where the data set has them.
 
-    `size` is the (H,W) that the boxes refer to; None where there is nothing that needs it.
+    Attributes:
+        name: Its name in the data set, by which manifests and results refer to it.
+        image: The path of the image file.
+        labels: The indices of the classes that it shows, sorted.
+        boxes: The boxes of its objects.
+        size: (H,W) of the image that the boxes refer to; None where nothing needs it.
+        mask: Its masks; None where there are none.
     """
 
     name: str
@@ -67,22 +73,29 @@ class Sample:
         return hash(self.name)
 
     def load_mask(self, label: int) -> Mask:
-        """The pixels (H,W) of that label, read now; all False where the image does not show it."""
+        """Read the pixels (H,W) of that label; all of them are False where the image does not show it."""
         if self.mask is None:
             raise GamlensError(
-                f"{self.name!r} has no mask: none was found beside {self.image!r}. Use its boxes ({len(self.boxes)}), "
-                "or a data set with masks (voc, coco)."
+                f"{self.name!r} has no mask: its data set gives none for {self.image!r}. Use its boxes "
+                f"({len(self.boxes)}), or a data set that has masks."
             )
         return self.mask.read(label)
 
     def void(self) -> Mask | None:
-        """The pixels (H,W) to leave out, read now, or None."""
+        """Read the pixels (H,W) that no measure may count; None where there are none."""
         return None if self.mask is None else self.mask.void()
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples with names of their own, in order, and the class names that their labels index."""
+    """Samples in order, whose names must all differ, and the class names that their labels index.
+
+    Attributes:
+        name: The name in DATASETS.
+        root: Where the data set was read from.
+        classes: The class names; `Sample.labels` and `Box.label` are indices of them.
+        samples: The samples.
+    """
 
     name: str
     root: str
@@ -107,7 +120,7 @@ class Dataset:
         return iter(self.samples)
 
     def fingerprint(self) -> str:
-        """sha256 over names, labels and boxes; the same wherever the data lies and in whatever order."""
+        """sha256 of names, labels and boxes. It does not depend on where the data lies or on the order of samples."""
         rows = [
             [s.name, list(s.labels), [[b.label, *map(float, (b.x0, b.y0, b.x1, b.y1))] for b in s.boxes]]
             for s in sorted(self.samples, key=lambda s: s.name)
@@ -115,8 +128,10 @@ class Dataset:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def contents(self) -> str:
-        """sha256 over the files of up to 32 images spread over the set: the same wherever it lies, another for other
-        pixels under the same names. What cannot be read is passed over."""
+        """sha256 of the files of up to 32 images over the data set, to notice other pixels under the same names.
+
+        It does not depend on where the data lies. Files that cannot be read are skipped.
+        """
         by_name = sorted(self.samples, key=lambda s: s.name)
         found = hashlib.sha256()
         for sample in by_name[:: max(1, math.ceil(len(by_name) / HASHED_IMAGES))]:

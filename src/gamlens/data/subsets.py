@@ -1,4 +1,4 @@
-"""Which items a figure is measured on: manifests in plain JSON, the same from the same data and seed, for ever."""
+"""Manifests: lists of the items that are measured, in plain JSON. The same data and seed always give the same list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gamlens.errors import GamlensError, reworded
 
 @dataclass(frozen=True, order=True)
 class Item:
-    """One thing to measure: an image, an image with a label, or a pair of images of a label (-1: any)."""
+    """One thing to measure: an image, or a pair of images, by name, and the label that is meant; -1 for any label."""
 
     names: tuple[str, ...]
     label: int = -1
@@ -28,7 +28,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Items of a data set, how they were chosen, and the fingerprint of what they were chosen from."""
+    """Items of a data set.
+
+    Attributes:
+        kind: How they were chosen, in words.
+        seed: The seed of the draw; None where nothing was drawn.
+        source: The fingerprint of the data set that they were chosen from.
+        items: The items.
+    """
 
     kind: str
     seed: int | None
@@ -37,7 +44,7 @@ class Manifest:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every image that an item has."""
+        """The names of all images in the items."""
         return frozenset(name for item in self.items for name in item.names)
 
     def check(self, dataset: Dataset) -> None:
@@ -50,7 +57,7 @@ class Manifest:
             )
 
     def fingerprint(self) -> str:
-        """sha256 of the items."""
+        """sha256 of the items, in their order."""
         return hashlib.sha256(json.dumps([[*item.names, item.label] for item in self.items]).encode()).hexdigest()
 
     def save(self, path: AnyPath) -> None:
@@ -69,17 +76,18 @@ class Manifest:
 
 
 def hold_out(dataset: Dataset, *, every: int = 10) -> Manifest:
-    """The images that thresholds are chosen on: each `every`-th by file name, from the first."""
+    """The images that thresholds are chosen on: by name the first and every `every`-th after it."""
     if every < 1:
-        raise GamlensError(f"A hold-out is every=1 or more; found every={every}.")
+        raise GamlensError(f"A hold-out takes every so many images, from 1 up; found every={every}.")
     items = sorted(Item((sample.name,)) for sample in dataset)
     return Manifest(f"hold-out every {every}", None, dataset.fingerprint(), tuple(items[::every]))
 
 
 def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manifest:
-    """Items at or below that percentile of the object's share of the image; items without an object are left out.
+    """The items whose object covers a small share of its image: up to that percentile of all shares.
 
-    Boxes: per image, the largest of several. Masks: per (image, label), void left out.
+    By boxes, an item is an image, and its largest box counts. By masks, an item is an image and a label, and void
+    pixels do not count. Items without an object are left out.
     """
     if not 0 < percentile <= 100:
         raise GamlensError(
@@ -97,7 +105,10 @@ def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manife
 
 
 def pairs(dataset: Dataset, *, per_class: int = 3, seed: int = 0) -> Manifest:
-    """Two different images of one class, drawn per class; a pair comes again only where the class has no other."""
+    """Pairs of two different images of one class, `per_class` drawn for each class.
+
+    A pair is repeated only where the class has too few pairs.
+    """
     if per_class < 1:
         raise GamlensError(f"per_class is a number of pairs from 1 up; found {per_class}.")
     items: list[Item] = []
@@ -115,14 +126,14 @@ def pairs(dataset: Dataset, *, per_class: int = 3, seed: int = 0) -> Manifest:
 
 
 def neighbour_pairs(dataset: Dataset) -> Manifest:
-    """The images of a class sorted by file name, each with the next; classes by their first file name."""
+    """Each image of a class with the next one by name; classes are in the order of their first image."""
     classes = sorted(_by_class(dataset), key=lambda found: (found[1][0], found[0]))
     items = tuple(Item(pair, label) for label, names in classes for pair in pairwise(names))
     return Manifest("neighbour pairs", None, dataset.fingerprint(), items)
 
 
 def narrow(dataset: Dataset, manifest: Manifest) -> Dataset:
-    """The data set with only the images that the manifest has; of another data set it is an error."""
+    """The data set with only the images in the manifest, which must have been made from this data set."""
     manifest.check(dataset)
     names = manifest.names
     return replace(dataset, samples=tuple(sample for sample in dataset if sample.name in names))

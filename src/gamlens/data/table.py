@@ -1,4 +1,4 @@
-"""A table of the user's own: CSV or Parquet with the columns path, label and, for boxes, x0, y0, x1, y1."""
+"""A user's own table, CSV or Parquet, with the columns path and label, and for boxes x0, y0, x1 and y1."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,13 @@ TableRow = Mapping[str, Any]
 
 
 def table(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """One sample per path, sorted; several rows of a path are several boxes or labels. `root` is the table's file.
+    """One sample per path, sorted by path; several rows of one path are several boxes or labels.
 
-    Paths are relative to the table. Labels are class indices, or names (their sorted order gives the indices).
-    `split` keeps the rows whose column `split` has that value. Empty cells mean no label, or no box.
+    Args:
+        root: The file of the table. The paths in it are relative to its folder. Labels are class indices, or names,
+            which are sorted and numbered from 0. An empty label means no label, and empty corners mean no box.
+        split: Only rows with this value in the column `split` are read.
+        limit: How many samples, the first by path.
     """
     path = Path(root)
     records = _records(path, ("path", "label") if split is None else ("path", "label", "split"))
@@ -27,13 +30,15 @@ def table(root: AnyPath, *, split: str | None = None, limit: int | None = None) 
         if split is None or str(row["split"]) == split:
             chosen.setdefault(str(row["path"]), []).append((row, label))
     if not chosen:
-        raise GamlensError(f"No row of {str(path)!r} is left: it has {len(records)}, none of them of split {split!r}.")
+        raise GamlensError(
+            f"None of the {len(records)} rows of {str(path)!r} is of the split {split!r}: give another split, or none."
+        )
     samples = tuple(_sample(path, name, chosen[name]) for name in cut(sorted(chosen), limit))
     return Dataset("table", str(root), classes, samples)
 
 
 def _records(path: Path, needed: tuple[str, ...]) -> list[TableRow]:
-    """The rows as mappings from column to cell, columns checked."""
+    """The rows as {column: cell}; a missing column and an empty path are errors."""
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing"
         raise GamlensError(f"A table is a .csv or .parquet file; found {found} at {str(path)!r}.")
@@ -70,7 +75,7 @@ def _parquet(path: Path) -> tuple[list[str], list[TableRow]]:
 
 
 def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[str, ...]]:
-    """Class indices of the cells, and the class names: given names sorted, or the numbers up to the largest."""
+    """The class index in each cell, and the class names: the names in the cells, sorted, or numbers as names."""
     numbers = [_whole(cell) for cell in cells]
     if any(number is None and not _blank(cell) for number, cell in zip(numbers, cells, strict=True)):
         names = sorted({str(cell) for cell in cells if not _blank(cell)})
@@ -78,7 +83,9 @@ def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[s
         return [None if _blank(cell) else index[str(cell)] for cell in cells], tuple(names)
     known = [number for number in numbers if number is not None]
     if (least := min(known, default=0)) < 0:
-        raise GamlensError(f"{str(path)!r} has the label {least}: class indices count from 0. Leave the cell empty.")
+        raise GamlensError(
+            f"{str(path)!r} has the label {least}, and class indices count from 0: leave the cell empty for no label."
+        )
     return numbers, tuple(str(number) for number in range(max(known, default=-1) + 1))
 
 
@@ -100,7 +107,8 @@ def _box(cells: Sequence[Any], label: int | None, what: str) -> Box:
         x0 = y0 = x1 = y1 = math.nan
     if label is None or not (x0 < x1 and y0 < y1):
         raise GamlensError(
-            f"Cannot use {what}: expected a label and numbers with x0 < x1, y0 < y1; found label {label} and {cells}."
+            f"Cannot use {what}: expected a label and numbers with x0 < x1 and y0 < y1; found label {label} and "
+            f"{cells}. Correct the row, or leave all four corners empty."
         )
     return Box(label, x0, y0, x1, y1)
 
@@ -110,7 +118,7 @@ def _blank(cell: Any) -> bool:
 
 
 def _whole(cell: Any) -> int | None:
-    """The cell as an integer, where it is one."""
+    """The cell as an integer; None where it is not a whole number."""
     try:
         number = float(cell)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""PASCAL VOC: class masks as palette PNGs, boxes as XML."""
+"""PASCAL VOC: masks of classes in palette PNGs, boxes in XML."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ VOID = 255
 
 @dataclass(frozen=True)
 class PaletteMask:
-    """A SegmentationClass PNG: 0 background, 1..20 the classes, 255 void."""
+    """A PNG of SegmentationClass: 0 is background, 1 to 20 are the classes, 255 is void."""
 
     path: str
 
@@ -43,10 +43,10 @@ class PaletteMask:
 
 
 def voc(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """The images of ImageSets/Segmentation/`split`.txt, or of ImageSets/Main where that has it; "val" by default.
+    """The images that ImageSets/Segmentation/`split`.txt lists, else ImageSets/Main/`split`.txt; "val" by default.
 
-    `split` may name the folder ("Main/val"). Labels come from the mask in Segmentation and from the XML in Main,
-    from the other where that one is missing. Boxes are the XML's numbers as given.
+    `split` may name the folder, too: "Main/val". The labels of lists in Segmentation come from the masks, those of
+    lists in Main from the XML files; where such a file is missing, from the other. Boxes are as the XML gives them.
     """
     base = reading.dataset_folder(root)
     top = next((p for p in (base / "VOCdevkit" / "VOC2012", base / "VOC2012") if p.is_dir()), base)
@@ -78,7 +78,7 @@ def _sample(top: Path, name: str, *, by_mask: bool) -> Sample:
 
 
 def _shown(values: NDArray[Any], path: str) -> tuple[int, ...]:
-    """The labels in a mask."""
+    """The labels that the palette indices (H,W) of a mask hold."""
     found = [int(value) for value in np.flatnonzero(np.bincount(values.ravel(), minlength=1)) if value not in (0, VOID)]
     if found and found[-1] > len(VOC_CLASSES):
         raise GamlensError(

@@ -12,14 +12,14 @@ from gamlens import render
 from gamlens.engine import ResultRow
 from gamlens.errors import GamlensError
 from gamlens.evaluation.measure import MapKey
-from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol
+from gamlens.evaluation.metric_columns import metrics_of
+from gamlens.evaluation.protocol import ABLATED_KINDS, CONTROL, JOINED, Protocol
 from gamlens.evaluation.results import collect
 from gamlens.evaluation.table_files import TextTable, draw_charts, write_files
-from gamlens.evaluation.tables import BETTER, Cell, cells, check_confidence, shown
+from gamlens.evaluation.tables import Cell, cells, check_confidence, shown
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, names
 
-MEASURES = ("IoU", "ADP", "PIC")
 AblationCells = Mapping[MapKey, Mapping[str, Cell]]  # {(method, n, fusion): {measure: cell}}
 
 
@@ -54,19 +54,25 @@ class Plan:
 
 
 def table(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> AblationCells:
-    """IoU (at the threshold of the held-out items), ADP and PIC of every method, n and fusion, and of the controls."""
+    """Every metric of every method, n and fusion, and of the controls."""
     found: dict[MapKey, dict[str, Cell]] = {}
     for name in (*plan.fusions, CONTROL):
-        mine = [row for row in rows if not row["error"] and row["fuse"] == name]
-        for kind in ("localization", "objective") if mine else ():
+        own = [row for row in rows if not row["error"] and row["fuse"] == name]
+        mine = [{column: value for column, value in row.items() if column != "fuse"} for row in own]
+        for kind in ABLATED_KINDS if mine else ():
             described = {**about, "protocol": {**about["protocol"], "kind": kind}}
             for cell in cells(collect(described, mine), confidence=plan.confidence):
-                if cell.metric in MEASURES:
-                    found.setdefault((cell.method, cell.n, name), {})[cell.metric] = cell
+                found.setdefault((cell.method, cell.n, name), {})[cell.metric] = cell
     if not found:
         why = next((row["error"] for row in rows if row["error"]), "there is none.")
         raise GamlensError(f"No item of {len(rows)} could be measured; the first: {why}")
     return found
+
+
+def measures(found: AblationCells) -> dict[str, str]:
+    """The metrics that were measured: {title: name in METRICS}."""
+    titles = {title for own in found.values() for title in own}
+    return {metric.title: name for name, metric in metrics_of(*ABLATED_KINDS).items() if metric.title in titles}
 
 
 def table_of(found: AblationCells, plan: Plan, measure: str) -> TextTable:
@@ -88,11 +94,12 @@ def curves(found: AblationCells, plan: Plan) -> Image.Image:
     numbers = sorted({n for _, n, name in found if name != CONTROL})
     steps = tuple(f"n = {n}" for n in numbers)
     rows: dict[str, list[render.Chart]] = {}
-    for measure in MEASURES:
+    for measure in measures(found):
         means = {key: own[measure].value.mean for key, own in found.items()}
+        better = found["centre", 0, CONTROL][measure].better
         prior = means["centre", 0, CONTROL]
         values = [prior, *(mean for (_, n, _), mean in means.items() if n > 0)]
-        label = f"{measure} %, {'higher' if BETTER[measure] == 'up' else 'lower'} is better"
+        label = f"{measure} %, {'higher' if better == 'up' else 'lower'} is better"
         for name in plan.fusions:
             lines = [
                 render.Series.over_names(METHODS[method].title, [means[method, n, name] for n in numbers], tone=tone)
@@ -105,8 +112,8 @@ def curves(found: AblationCells, plan: Plan) -> Image.Image:
 
 
 def write(found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, Any]) -> list[Path]:
-    """ablation.json, table.md, one CSV per measure and ablation.png; returns the files."""
-    tables = {f"{measure.lower()}.csv": table_of(found, plan, measure) for measure in MEASURES}
+    """Write ablation.json, table.md, one CSV file per metric and ablation.png; returns the files."""
+    tables = {f"{name}.csv": table_of(found, plan, measure) for measure, name in measures(found).items()}
     records = [
         {"method": method, "n": n, "fuse": name, "measure": measure, "mean": cell.value.mean, "low": cell.value.low,
          "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out}

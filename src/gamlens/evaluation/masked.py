@@ -53,11 +53,11 @@ def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protoco
 
 
 def curves(lens: Lens, images: Tensor, maps: Tensor, labels: Tensor, protocol: Protocol) -> dict[str, Tensor]:
-    """Area under the probability while pixels appear, or vanish, in the map's order: {name: (N,)}."""
+    """The probability while pixels appear (`inserted`) or vanish (`deleted`) in the map's order: (S,N) each."""
     order = [mask.to(images) for mask in metrics.steps(maps, protocol.curves)]
     shown = under_maps(lens, images, order, labels, protocol)["probability"]
     hidden = under_maps(lens, images, [1 - mask for mask in order], labels, protocol)["probability"]
-    return {"insertion": metrics.auc(shown), "deletion": metrics.auc(hidden)}
+    return {"inserted": shown, "deleted": hidden}
 
 
 def _masked(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Iterator[Tensor]:

@@ -1,13 +1,13 @@
-"""The paper's measurements. One forward per image serves every method, n and fusion; masked images are batched across
-all of their maps.
+"""Maps of items are made and measured. One forward per image serves every method, n and fusion; masked images are
+batched across all of their maps.
 
-Each item gives one row per method, n and fusion (and side of a pair): scores before and after masking, IoU over the
-whole threshold grid with its boxes, whether the map's peak hits the object, the map's mean; or an error.
+Each item gives one row per method, n and fusion (and side of a pair): what the item is, the mean of its map, and the
+columns of every metric of the protocol's kind (METRICS); or an error.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,14 +19,15 @@ from gamlens.engine import ResultRow, pieces
 from gamlens.errors import GamlensError, GamlensWarning, attempt
 from gamlens.evaluation import masked
 from gamlens.evaluation.batches import Ready, error_row, head, ready, split
+from gamlens.evaluation.metric_columns import measure_metrics
 from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
 from gamlens.explanation import Explanation
 from gamlens.fuse import Fusion, at_least_float32
 from gamlens.lens import Lens
+from gamlens.metrics import MetricInput
 
 MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
-MapColumns = dict[MapKey, dict[str, list[Any]]]  # what was measured of each map: columns of one value per item
 UNCHANGED = "ones"
 
 
@@ -82,14 +83,11 @@ def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]
     maps, output = _with_controls(_explained(trace.explain, protocol)), trace.output
     assert output is not None
     del trace
-    found = []
-    if "localization" in protocol.kinds:
-        found.append(_box_columns(batch, 0, maps, protocol))
-    if "segmentation" in protocol.kinds:
-        found.append(_mask_columns(batch, maps))
+    inputs = _with_truth(batch, 0, maps, protocol)
     if "objective" in protocol.kinds:
-        found.append(_confidence_columns(lens, batch, maps, output, protocol))
-    return _rows(batch, 0, "", maps, found, protocol)
+        both = zip(inputs, _confidences(lens, batch, maps, output, protocol), strict=True)
+        inputs = (replace(given, **found) for given, found in both)
+    return _rows(batch, 0, "", maps, inputs, protocol)
 
 
 def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
@@ -103,61 +101,64 @@ def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
         return _similarity_rows(lens, batch, sides, whole, protocol)
     rows = []
     for place, (side, maps) in enumerate(sides.items()):
-        rows += _rows(batch, place, side, maps, [_box_columns(batch, place, maps, protocol)], protocol)
+        rows += _rows(batch, place, side, maps, _with_truth(batch, place, maps, protocol), protocol)
     return rows
 
 
-def _box_columns(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> MapColumns:
-    truths = list(batch.truth[place])
-    height, width = next(iter(maps.values())).shape[1:]
-    areas = [float((boxes[:, 2:] - boxes[:, :2]).prod(dim=1).max()) / (height * width) for boxes in truths]
-    found: MapColumns = {}
-    for key, values in maps.items():
-        whole = protocol.box == "all"
-        boxes = (metrics.boxes_at(values) if whole else locate.largest_boxes(values, metrics.THRESHOLDS)).cpu()
-        grid, hits = metrics.box_iou(boxes, truths), metrics.pointing(values.cpu(), truths)
-        found[key] = {
-            "iou": grid.tolist(),
-            "pointing": hits.double().tolist(),
-            "area": areas,
-            "boxes": boxes.flatten(1).int().tolist(),
-            "truth": [own.flatten().tolist() for own in truths],
-        }
-    return found
+def _with_truth(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> Iterator[MetricInput]:
+    """Every map with the ground truth of its items, in the order of `maps`: the boxes or the masks of one side."""
+    masks = _masks(batch, place) if "segmentation" in protocol.kinds else None
+    for values in maps.values():
+        if "localization" in protocol.kinds:
+            whole = protocol.box == "all"
+            boxes = metrics.boxes_at(values) if whole else locate.largest_boxes(values, metrics.THRESHOLDS)
+            yield MetricInput(maps=values.cpu(), boxes=batch.truth[place], predicted=boxes.cpu())
+        elif masks is not None:
+            yield MetricInput(maps=values.cpu(), mask=masks[0], void=masks[1])
+        else:
+            yield MetricInput(maps=values)
 
 
-def _mask_columns(batch: Ready, maps: Maps) -> MapColumns:
-    truth, void = (torch.stack(part) for part in zip(*batch.truth[0], strict=True))
-    areas = (truth & ~void).flatten(1).double().mean(dim=1).tolist()
-    return {
-        key: {"iou": metrics.mask_iou_grid(values.cpu(), truth, void).tolist(), "area": areas}
-        for key, values in maps.items()
-    }
+def _areas(batch: Ready, place: int, size: torch.Size, protocol: Protocol) -> dict[str, list[Any]]:
+    """The column `area`: the share of the input that the object covers, by its largest box or its mask."""
+    if "localization" in protocol.kinds:
+        boxes = [float((own[:, 2:] - own[:, :2]).prod(dim=1).max()) for own in batch.truth[place]]
+        return {"area": [area / size.numel() for area in boxes]}
+    if "segmentation" in protocol.kinds:
+        truth, void = _masks(batch, place)
+        return {"area": (truth & ~void).flatten(1).double().mean(dim=1).tolist()}
+    return {}
 
 
-def _confidence_columns(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol: Protocol) -> MapColumns:
-    """Confidences of the true class on the image and on image x map. Maps that are the same tensor share a forward."""
+def _masks(batch: Ready, place: int) -> tuple[Tensor, Tensor]:
+    """The masks and the void pixels of one side, bool (N,H,W) each."""
+    truth, void = (torch.stack(part) for part in zip(*batch.truth[place], strict=True))
+    return truth, void
+
+
+def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol: Protocol) -> Iterator[dict[str, Any]]:
+    """For every map the confidences of the true class on the image and on image x map, as fields of a MetricInput.
+
+    One batched pass serves all maps; maps that are the same tensor share a forward.
+    """
     labels = torch.tensor([unit.label for unit in batch.units])
     before = masked.confidences(output, labels, multi_label=lens.multi_label)
     images = masked.raw(lens, batch.sides[0])
     asked = {id(values): values for (method, _, _), values in maps.items() if method != UNCHANGED}
     after = masked.under_maps(lens, images, list(asked.values()), labels, protocol)
     order = {place: number for number, place in enumerate(asked)}
-    found: MapColumns = {}
-    for key, values in maps.items():
-        columns = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
-        for name, whole in before.items():
-            shown = whole[0] if key[0] == UNCHANGED else after[name][order[id(values)]]
-            columns |= {f"before_{name}": whole[0], f"after_{name}": shown}
-        found[key] = {name: column.tolist() for name, column in columns.items()}
-    return found
+    whole = {name: values[0] for name, values in before.items()}
+    for (method, _, _), values in maps.items():
+        found = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
+        hidden = {name: own[order[id(values)]] for name, own in after.items()} if method != UNCHANGED else whole
+        yield {"before": whole, "after": hidden, **found}
 
 
 def _similarity_rows(
     lens: Lens, batch: Ready, sides: Mapping[str, Maps], whole: Mapping[str, Tensor], protocol: Protocol
 ) -> list[ResultRow]:
     """The similarity of each pair, and that with one image, or both, masked by its map. `whole`: embeddings (N,D)."""
-    rule = scores.find_pair_score(protocol.task)
+    rule = scores.find_pair_score(protocol.task).fn
     asked = [key for key in sides["x"] if key[0] != UNCHANGED]
     hidden = {
         side: masked.embeddings(lens, masked.raw(lens, images), [sides[side][key] for key in asked], protocol)
@@ -173,9 +174,10 @@ def _similarity_rows(
             after = {"x": rule(x, whole["y"]), "y": rule(whole["x"], y)}
         for side, value in after.items():
             place = int(side == "y")
-            now = value if key in asked else before
-            columns = {"before_similarity": before.tolist(), "after_similarity": now.tolist()}
-            rows += _rows(batch, place, side, {key: sides["xy"[place]][key]}, [{key: columns}], protocol)
+            own = {key: sides["xy"[place]][key]}
+            now = {"similarity": value if key in asked else before}
+            given = MetricInput(maps=own[key], before={"similarity": before}, after=now)
+            rows += _rows(batch, place, side, own, [given], protocol)
     return rows
 
 
@@ -199,15 +201,13 @@ def _with_controls(found: Mapping[MapKey, Explanation]) -> Maps:
 
 
 def _rows(
-    batch: Ready, place: int, side: str, maps: Maps, columns: Sequence[MapColumns], protocol: Protocol
+    batch: Ready, place: int, side: str, maps: Maps, inputs: Iterable[MetricInput], protocol: Protocol
 ) -> list[ResultRow]:
-    """One row per map and item: what the item is, followed by what was measured."""
+    """One row per map and item: what the item is, followed by what was measured. `inputs` are in the order of maps."""
     rows: list[ResultRow] = []
-    for key, values in maps.items():
-        method, n, how = key
-        measured: dict[str, list[Any]] = {"map_mean": values.mean(dim=(1, 2)).tolist()}
-        for own in columns:
-            measured |= own[key]
+    areas = _areas(batch, place, next(iter(maps.values())).shape[1:], protocol)
+    for ((method, n, how), values), given in zip(maps.items(), inputs, strict=True):
+        measured = {"map_mean": values.mean(dim=(1, 2)).tolist(), **areas, **measure_metrics(protocol.kinds, given)}
         for number, unit in enumerate(batch.units):
             row = {**head(unit), "image": unit.samples[place].image, "held_out": unit.held_out[place]}
             row |= {"method": method, "n": n, "side": side, "error": ""}

@@ -22,9 +22,13 @@ def paper_numbers() -> dict[tuple[str, ...], float]:
 def paper_of(
     task: str, data: str, subset: str, metric: str, model: str, method: str, n: int
 ) -> tuple[str, float] | None:
-    """The paper's number and the model it is of: the same where it has one, else ResNet-101, TResNet or CheXNet."""
+    """The paper's number and the model that it is of.
+
+    It is of this model where the paper measured it, else of the last model that the file has for the same measure.
+    """
     own = [key[4] for key in paper_numbers() if model.lower().startswith(key[4])]
-    for name in (*own, "resnet101", "tresnet", "chexnet"):
+    others = [key[4] for key in paper_numbers() if key[:4] == (task, data, subset, metric)]
+    for name in (*own, *others[-1:]):
         value = paper_numbers().get((task, data, subset, metric, name, f"{method} n={n}"))
         if value is not None:
             return name, value

@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from gamlens import methods
-from gamlens.data import Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
+from gamlens.data import Dataset, Manifest, Sample, names_with, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
+from gamlens.metrics import KINDS
+from gamlens.scores import PAIR_SCORES
 
-KINDS = ("objective", "localization", "segmentation")
+ABLATED_KINDS = ("localization", "objective")
 WEIGHTS, CONTROL = "weights", "control"
 JOINED = (*FUSIONS, WEIGHTS)
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
-    "task": ("classification", "cosine", "dot"),
     "subset": ("all", "25", "10"),
     "input": ("squash", "crop"),
     "fill": ("black", "mean"),
@@ -25,6 +26,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "box": ("all", "largest"),
     "pairs": ("drawn", "neighbour"),
 }
+
+
+def choices() -> dict[str, tuple[str, ...]]:
+    """The values that each field of a Protocol may have, by the field's name. A task is classes, or a pair score."""
+    return CHOICES | {"task": ("classification", *PAIR_SCORES)}
 
 
 @dataclass(frozen=True)
@@ -54,15 +60,15 @@ class Protocol:
     block_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise GamlensError(f"{name}={value!r} is no choice: {near(str(value), choices)}")
+        for name, allowed in choices().items():
+            if (value := getattr(self, name)) not in allowed:
+                raise GamlensError(f"{name}={value!r} is no choice: {near(str(value), allowed)}")
         for method in self.methods:
             if methods.find(method).kind == "input":
                 known = ", ".join(methods.names("block"))
                 raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods that do, such as {known}.")
             if methods.find(method).kind != "block" and self.task == "classification":
-                raise GamlensError(f"Method {method!r} explains pairs only: use task cosine or dot.")
+                raise GamlensError(f"Method {method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
         if self.hold_out < 0:
             raise GamlensError(f"hold_out={self.hold_out}: give 0 (nothing is held out), or from 1 up, every so many.")
         if not self.methods or not self.n or min(self.n) < 1:
@@ -82,7 +88,7 @@ class Protocol:
     @property
     def kinds(self) -> tuple[str, ...]:
         """What is measured of every map."""
-        return ("localization", "objective") if self.fusions else (self.kind,)
+        return ABLATED_KINDS if self.fusions else (self.kind,)
 
     def fusion(self, name: str, n: int) -> Fusion:
         """The way of that name to join n blocks."""
@@ -96,9 +102,9 @@ class Protocol:
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
-    """Whether a run measured its data as the paper did: masks of voc and coco, boxes of the others."""
+    """Whether a run measured its data as the paper did: by masks where the data set has them, else by boxes."""
     kind = about["protocol"]["kind"]
-    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in ("voc", "coco")))
+    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in names_with("masks")))
 
 
 def variant(about: Mapping[str, Any]) -> str:

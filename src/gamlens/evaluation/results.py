@@ -22,17 +22,15 @@ from gamlens.data import Dataset
 from gamlens.data.reading import import_extra
 from gamlens.engine import ResultRow, RunFolder
 from gamlens.errors import GamlensError
+from gamlens.evaluation.metric_columns import metric_column_types, table_columns
 from gamlens.evaluation.protocol import Protocol
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 
 Columns = dict[str, Any]
-COLUMN_TYPES: dict[str, str] = {  # by Arrow's names; in brackets: a list of such values per row
+ITEM_COLUMNS: dict[str, str] = {  # what an item and its map are, by Arrow's names
     "item": "string", "image": "string", "label": "int32", "method": "string", "n": "int16", "side": "string",
-    "held_out": "bool", "map_mean": "float64", "area": "float64", "iou": "[float32]", "boxes": "[int16]",
-    "truth": "[float32]", "pointing": "float64", "before_logit": "float64", "after_logit": "float64",
-    "before_probability": "float64", "after_probability": "float64", "before_similarity": "float64",
-    "after_similarity": "float64", "insertion": "float64", "deletion": "float64", "error": "string",
+    "held_out": "bool", "map_mean": "float64", "area": "float64",
 }  # fmt: skip
 
 ROW_KEYS = ("item", "method", "n", "error")
@@ -54,6 +52,17 @@ class Run:
             for (method, n), columns in self.groups.items()
             for at in range(len(columns["item"]))
         ]
+
+
+def column_types() -> dict[str, str]:
+    """The columns of a file of results, in their order: those of the item, of every metric (METRICS), and its error.
+
+    A type has Arrow's name; in brackets it is a list of such values per row.
+    """
+    own = metric_column_types()
+    if taken := [name for name in (*ITEM_COLUMNS, "error") if name in own]:
+        raise GamlensError(f"A metric declares the column {taken[0]!r}, which every row has already: rename it.")
+    return {**ITEM_COLUMNS, **own, "error": "string"}
 
 
 def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> dict[str, Any]:
@@ -91,16 +100,25 @@ def digest(module: torch.nn.Module) -> str:
 def collect(about: dict[str, Any], rows: Iterable[ResultRow]) -> Run:
     """A run from rows in memory."""
     rows = list(rows)
-    names = [name for name in COLUMN_TYPES if any(name in row for row in rows)]
+    check_known(rows)
+    names = [name for name in column_types() if any(name in row for row in rows)]
     return _gather(about, [{name: [row.get(name) for row in rows] for name in names}])
 
 
+def check_known(rows: Sequence[ResultRow]) -> None:
+    """A column that no metric declares is an error: it would be lost."""
+    if unknown := {name for row in rows for name in row} - column_types().keys():
+        raise GamlensError(
+            f"A row of results has the column {', '.join(sorted(unknown))}, which no metric declares: add it to the "
+            "`columns` of its metric in METRICS."
+        )
+
+
 def encode(rows: Sequence[ResultRow]) -> bytes:
-    """Rows as a Parquet file. A column that it has no type for is an error: it would be lost."""
-    if unknown := {name for row in rows for name in row} - COLUMN_TYPES.keys():
-        raise GamlensError(f"No file of results has a column {', '.join(sorted(unknown))}: give it a type.")
+    """Rows as a Parquet file."""
+    check_known(rows)
     arrow = _arrow()
-    schema = arrow.schema([(name, _type(arrow, kind)) for name, kind in COLUMN_TYPES.items()])
+    schema = arrow.schema([(name, _type(arrow, kind)) for name, kind in column_types().items()])
     out = io.BytesIO()
     arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), out)
     return out.getvalue()
@@ -128,9 +146,10 @@ def errors_in(folder: RunFolder) -> int:
 
 def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:
     """Columns by method and n, in the order of measuring; each part is packed before the next one comes."""
-    groups: dict[tuple[str, int], dict[str, list[Any]]] = {}
-    known: set[tuple[tuple[str, int], str]] = set()  # the columns of which a row has a value
+    groups: dict[tuple[str, int], list[Columns]] = {}
+    sizes: dict[tuple[str, int], list[int]] = {}
     errors: list[ResultRow] = []
+    types, read_by_tables = column_types(), table_columns()
     for part in parts:
         names = [name for name in part if name not in ("method", "n", "error") and (only is None or name in only)]
         where: dict[tuple[str, int], list[int]] = {}
@@ -140,37 +159,50 @@ def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str]
             else:
                 where.setdefault((part["method"][at], part["n"][at]), []).append(at)
         for key, places in where.items():
-            columns = groups.setdefault(key, {})
+            piece: Columns = {}
             for name in names:
-                values = [part[name][at] for at in places]
-                columns.setdefault(name, []).append(_packed(name, values))
+                values, kind = [part[name][at] for at in places], types.get(name, "")
                 if any(value is not None for value in values):
-                    known.add((key, name))
-    made = {
-        key: {name: _joined(pieces) for name, pieces in columns.items() if (key, name) in known}
-        for key, columns in groups.items()
-    }
-    return Run(about, made, errors)
+                    piece[name] = _packed(values, kind, stack=name in read_by_tables)
+            groups.setdefault(key, []).append(piece)
+            sizes.setdefault(key, []).append(len(places))
+    return Run(about, {key: _joined(pieces, sizes[key]) for key, pieces in groups.items()}, errors)
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _packed(name: str, values: list[Any]) -> list[Any] | np.ndarray[Any, Any]:
-    """Some rows of a column: an array (N,) or (N,T), with NaN for numbers that are missing; names and the boxes of an
-    item stay a list.
+def _packed(values: list[Any], kind: str, *, stack: bool) -> list[Any] | np.ndarray[Any, Any]:
+    """Some rows of a column, of which one at least has a value.
+
+    Numbers become an array (N,), or with `stack` (N,T) of a list per row, with NaN where one is missing. Without
+    `stack` lists may differ in length and stay a list of arrays; names stay a list of names.
     """
-    kind = COLUMN_TYPES[name]
-    if name == "truth":
+    if kind.startswith("[") and stack:
+        width = len(next(value for value in values if value is not None))
+        rows = [[np.nan] * width if value is None else value for value in values]
+        return np.array(rows, dtype=np.float64 if "64" in kind else np.float32)
+    if kind.startswith("["):
         return [value if value is None else np.asarray(value, dtype=np.float32) for value in values]
-    if kind == "string":
+    if kind in ("string", ""):  # "": a metric that is not registered here declared it
         return values
-    return np.array(values, dtype=np.float32 if kind.startswith("[") else np.float64 if kind == "float64" else None)
+    return np.array(values, dtype=np.float64 if stack or kind.startswith("float") else None)
 
 
-def _joined(pieces: list[Any]) -> Any:
-    return np.concatenate(pieces) if isinstance(pieces[0], np.ndarray) else list(chain.from_iterable(pieces))
+def _joined(pieces: list[Columns], sizes: list[int]) -> Columns:
+    """The columns of several parts, one below the other. A part without a column has NaN, or None, in its place."""
+    found: Columns = {}
+    for name in dict.fromkeys(name for piece in pieces for name in piece):
+        known = next(piece[name] for piece in pieces if name in piece)
+        if isinstance(known, list):
+            lists = (piece.get(name, [None] * size) for piece, size in zip(pieces, sizes, strict=True))
+            found[name] = list(chain.from_iterable(lists))
+        else:
+            row = np.full((1, *known.shape[1:]), np.nan)
+            arrays = (piece.get(name, row.repeat(size, axis=0)) for piece, size in zip(pieces, sizes, strict=True))
+            found[name] = np.concatenate(list(arrays), dtype=known.dtype, casting="unsafe")
+    return found
 
 
 def _type(arrow: Any, kind: str) -> Any:

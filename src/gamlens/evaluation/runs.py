@@ -8,9 +8,10 @@ from typing import Any
 
 from gamlens.data import Dataset
 from gamlens.engine import ENGINES, Done, Job, RunFolder, pieces, run_local, run_ray
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, near, warn
 from gamlens.evaluation import results
 from gamlens.evaluation.measure import Measurer
+from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.protocol import Protocol, Unit
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
@@ -84,6 +85,8 @@ def evaluate_run(
         "chunk": chunk,
         "chunks": len(pieces(items, chunk)),
     }
+    if said := left_out_note(about):
+        warn(said)
     where = engine or Engine()
     with RunFolder(place, about, suffix=".parquet", fresh=fresh) as folder:
         if (known := folder.summary()) is not None:

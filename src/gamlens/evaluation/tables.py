@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,18 +13,14 @@ from torch import Tensor
 
 from gamlens import metrics
 from gamlens.errors import GamlensError
+from gamlens.evaluation.metric_columns import metrics_of, needs_positive, table_columns
 from gamlens.evaluation.paper_numbers import paper_of
 from gamlens.evaluation.protocol import usual_truth, variant
 from gamlens.evaluation.results import Columns, Run
 from gamlens.methods import METHODS
-from gamlens.metrics import Better, Difference, Interval
+from gamlens.metrics import Better, Difference, Interval, Metric, MetricValues, StoredColumns
 
-BETTER: dict[str, Better] = {metric.title: metric.better for metric in metrics.METRICS.values()}
 CONFIDENCE_KINDS = ("logit", "probability")
-NEEDED = (
-    "held_out", "iou", "pointing", "insertion", "deletion",
-    *(f"{when}_{what}" for when in ("before", "after") for what in ("logit", "probability", "similarity")),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,8 @@ class Setting:
 class Cell:
     """One number of a table: a metric of a method at n, its interval, and the paper's number where there is one.
 
-    `run` tells runs apart, `errors` are its items that failed.
+    `metric` is its title and `better` its direction; `left_out` items do not count, `why` says the reason; `run` tells
+    runs apart, `errors` are its items that failed.
     """
 
     setting: Setting
@@ -67,16 +64,26 @@ class Cell:
     paper_model: str = ""
     errors: int = 0
     run: str = ""
+    better: Better = "up"
+    why: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Score:
-    """A metric's value for every item (N,), the threshold it was taken at, and how many items it leaves out."""
+    """A metric of one method and n: its values in percent for every item."""
 
-    metric: str
-    values: Tensor
-    threshold: float | None = None
-    left_out: int = 0
+    metric: Metric
+    found: MetricValues
+
+    @property
+    def counted(self) -> Tensor:
+        """The values of the items that the table counts: (M,)."""
+        return self.found.values if self.found.counted is None else self.found.values[self.found.counted]
+
+
+def needed() -> tuple[str, ...]:
+    """The columns that tables are made from, for `results.read`."""
+    return ("held_out", *table_columns())
 
 
 def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
@@ -87,10 +94,11 @@ def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
     found = []
     for (method, n), columns in run.groups.items():
         for score in scores(run, columns, confidence=confidence):
-            where = (setting.task, setting.data, setting.subset, score.metric, setting.model)
+            metric, own = score.metric, score.found
+            where = (setting.task, setting.data, setting.subset, metric.title, setting.model)
             name, known = (paper_of(*where, method, n) if usual_truth(run.about) else None) or ("", None)
-            value = metrics.bootstrap(score.values)
-            found.append(cell(score.metric, method, n, value, score.threshold, score.left_out, known, name))
+            number = cell(metric.title, method, n, metrics.bootstrap(score.counted), own.threshold, own.left_out)
+            found.append(replace(number, paper=known, paper_model=name, better=metric.better, why=own.why))
     return found
 
 
@@ -105,39 +113,17 @@ def check_real(run: Run) -> None:
 
 
 def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Score]:
-    """What a run's kind measures, item by item, in percent."""
-    if run.about["protocol"]["kind"] == "objective":
-        return _objective(columns, confidence)
-    return _overlap(columns)
+    """Every metric of the run's kind, item by item, in percent.
 
-
-def _objective(columns: Columns, confidence: str) -> list[Score]:
-    name = "similarity" if "before_similarity" in columns else confidence
-    before, after = (torch.from_numpy(columns[f"{when}_{name}"]) for when in ("before", "after"))
-    drop = metrics.drop(before, after)
-    found = [
-        Score("ADP", 100 * drop, left_out=int(drop.isnan().sum())),
-        Score("PIC", 100 * metrics.increase(before, after).double()),
-    ]
-    for curve in ("insertion", "deletion"):
-        if curve in columns:
-            found.append(Score(curve.capitalize(), 100 * torch.from_numpy(columns[curve])))
-    return found
-
-
-def _overlap(columns: Columns) -> list[Score]:
-    """IoU at the threshold that is best on the held-out maps, over the others."""
-    grid = torch.from_numpy(columns["iou"]).double()
-    held = torch.from_numpy(columns["held_out"])
-    some = bool(held.any()) and not bool(held.all())
-    rest, left_out = (grid[~held], int(held.sum())) if some else (grid, 0)
-    best = metrics.best_threshold(grid[held] if some else grid)
-    found = [Score("IoU", 100 * rest[:, best], float(metrics.THRESHOLDS[best]), left_out)]
-    if "pointing" in columns:
-        hits = metrics.box_hits(rest)
-        best = metrics.best_threshold(hits)
-        found.append(Score("MaxBoxAcc", 100 * hits[:, best], float(metrics.THRESHOLDS[best]), left_out))
-        found.append(Score("Pointing", 100 * torch.from_numpy(columns["pointing"])))
+    A metric of which the run has no column is left out: it was not asked for, or came after the run was made. So is one
+    that has no meaning for the run's score (`left_out_note`).
+    """
+    senseless, found = needs_positive(run.about), []
+    for metric in metrics_of(run.about["protocol"]["kind"]).values():
+        own = {name: torch.from_numpy(columns[name]) for name in metric.columns if name in columns}
+        if own and metric.title not in senseless:
+            held = torch.from_numpy(columns["held_out"])
+            found.append(Score(metric, metric.value(StoredColumns(own, held, confidence))))
     return found
 
 
@@ -156,14 +142,18 @@ class Contest:
 def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
     """`first` against every other method at the same n, and against every control: paired differences."""
     check_real(run)
-    measured = {key: scores(run, columns, confidence=confidence) for key, columns in run.groups.items()}
+    measured = {
+        key: {score.metric.title: score for score in scores(run, columns, confidence=confidence)}
+        for key, columns in run.groups.items()
+    }
     found = []
     for (method, n), mine in measured.items():
         for (other, m), theirs in measured.items() if method == first else ():
             if other != first and m in (n, 0):
-                for a, b in zip(mine, theirs, strict=True):
-                    difference = metrics.paired(a.values, b.values, better=BETTER[a.metric])
-                    found.append(Contest(Setting.of(run.about), a.metric, n, method, other, difference))
+                for title in (title for title in mine if title in theirs):
+                    a, b = mine[title], theirs[title]
+                    difference = metrics.paired(a.counted, b.counted, better=a.metric.better)
+                    found.append(Contest(Setting.of(run.about), title, n, method, other, difference))
     return found
 
 
@@ -194,7 +184,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
         one = next(iter(mine.values()))
         line = [*one.setting.columns(), one.metric, str(one.value.n), str(one.errors)]
         for method in methods:
-            line += _method_cells(mine, method, ns, one.metric)
+            line += _method_cells(mine, method, ns)
         lines.append((*line, *(shown(mine.get((control, 0))) for control in controls)))
     return (*header, *controls), lines
 
@@ -209,7 +199,7 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
         metric = next(iter(mine.values())).metric
         for method, n in dict.fromkeys((method, min(n, 1)) for method, n in mine):
             if n:
-                lines.append((metric, METHODS[method].title, *_method_cells(mine, method, ns, metric)))
+                lines.append((metric, METHODS[method].title, *_method_cells(mine, method, ns)))
             else:
                 empty = [""] * (len(header) - 3)
                 lines.append((metric, f"{method} (control)", shown(mine[method, 0]), *empty))
@@ -234,11 +224,11 @@ def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
     return made
 
 
-def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int], metric: str) -> list[str]:
+def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int]) -> list[str]:
     line = [shown(mine.get((method, n))) for n in ns]
     if {1, 2} <= set(ns):
         one, two = mine.get((method, 1)), mine.get((method, 2))
-        gain = metrics.improvement(one.value.mean, two.value.mean, BETTER[metric]) if one and two else float("nan")
+        gain = metrics.improvement(one.value.mean, two.value.mean, one.better) if one and two else float("nan")
         line.append(f"{gain:+.1f} %" if gain == gain else "")
     known = [mine[method, n] for n in (1, 2) if (method, n) in mine and mine[method, n].paper is not None]
     numbers = " / ".join(f"{cell.paper:g}" for cell in known)

@@ -1,3 +1,3 @@
-"""The result of an explanation and what it can do."""
+"""Explanation and PairExplanation, the results of a Lens, and how they are saved."""
 
 from gamlens.explanation.result import NO_CLASS, Explanation, PairExplanation, concat, file_stem

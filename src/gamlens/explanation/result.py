@@ -1,4 +1,4 @@
-"""The result: maps, one row per image and target, and what can be done with them."""
+"""Explanation and PairExplanation: saliency maps, and what can be done with them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,44 @@ from gamlens.errors import GamlensError, warn
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 
-NO_CLASS = -1
-SHOWN = 12
+NO_CLASS = -1  # the target of a row whose score is not the score of a class
+SHOWN = 12  # how many rows a notebook shows
 Rows = int | slice | Sequence[int] | Sequence[bool] | Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Saliency maps. Row r explains `targets[r]` on image `index[r]`.
+    """Saliency maps of some images: the result of `Lens.classify` and `Trace.explain`.
 
-    maps (R,H,W) float32 in [0,1] at the model's input size; blocks {name: (R,H,W)}, each block's own map;
-    scores (R,); targets (R,) class indices, -1 where the score is not a class; index (R,).
-    `about` says how it was made: model, weights, method, n, fuse, score, blocks, versions.
+    There are R rows, one per image and explained class: row r explains class `targets[r]` on image `index[r]`. Maps
+    are made at the size of the model's input, H x W; `full`, `overlay`, `boxes` and `masks` bring them to the size of
+    the original image.
+
+    Attributes:
+        maps: The fused maps, (R,H,W) float32 in [0,1].
+        blocks: The map of each block before fusing, {block name: (R,H,W)}.
+        scores: The score that each row explains, (R,).
+        targets: The class index of each row, (R,); -1 if the score is not the score of a class.
+        index: The index in `pictures` of each row's image, (R,).
+        pictures: The images as they were given.
+        frames: For each image, which part of it the model's input shows.
+        labels: The names of the model's classes, if they are known.
+        about: How the maps were made: model, weights, method, n, fuse, score, blocks, versions.
+        checks: Checks that wait for a GPU; see `check`.
+
+    Example:
+        >>> import torch, torchvision, gamlens
+        >>> _ = torch.manual_seed(0)  # the weights of this example are random
+        >>> lens = gamlens.Lens(torchvision.models.resnet18())
+        >>> result = lens.classify(torch.rand(2, 3, 64, 64), [[3], [7, 8]])  # class 3 on image 0, 7 and 8 on image 1
+        >>> result.maps.shape, result.index.tolist()
+        (torch.Size([3, 64, 64]), [0, 1, 1])
+        >>> result.names
+        ['class 3', 'class 7', 'class 8']
+        >>> result.overlay(0).size
+        (64, 64)
+        >>> len(result[1:])
+        2
     """
 
     maps: Tensor
@@ -48,9 +74,17 @@ class Explanation:
     checks: Checks = field(default_factory=Checks, repr=False)
 
     def check(self) -> Explanation:
-        """Wait for the device and say what is wrong: an error for values that are not finite, a warning for flat maps.
+        """Wait for the device and report what is wrong with the result.
 
-        Whatever brings maps to the host does this first; on the CPU it is done when the result is made.
+        On the CPU this has been done when the result was made. On a GPU it would make the host wait, so it is done when
+        the result is first read; every method that reads maps calls this.
+
+        Returns:
+            This Explanation.
+
+        Raises:
+            GamlensError: If activations, gradients or scores have values that are not finite. A flat map gives a
+                GamlensWarning instead.
         """
         self.checks.resolve()
         return self
@@ -59,7 +93,7 @@ class Explanation:
         return {**vars(self.check()), "checks": Checks()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({**state, "checks": Checks()})  # they were answered before the result was saved
+        vars(self).update({**state, "checks": Checks()})  # all checks were answered before pickling
 
     def __len__(self) -> int:
         return len(self.maps)
@@ -73,7 +107,14 @@ class Explanation:
         return f"<Explanation of {len(self)} by {self.about.get('method', '?')}, {size}: {rows}{more}>"
 
     def __getitem__(self, rows: Rows) -> Explanation:
-        """Some rows, by number, slice, list or mask; one number keeps its row dimension."""
+        """Select rows.
+
+        Args:
+            rows: A row number, a slice, a list of numbers or of booleans, or a tensor of either.
+
+        Returns:
+            An Explanation of these rows and of the images that they belong to. A single number gives one row.
+        """
         self.check()
         keep = torch.arange(len(self))[_selector(rows, len(self))].reshape(-1).to(self.maps.device)
         images = self.index[keep].tolist()
@@ -86,11 +127,11 @@ class Explanation:
         )
 
     def _tensors(self) -> list[Tensor]:
-        """Everything that has one entry per row."""
+        """Return all tensors that have one entry per row."""
         return [self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
 
     def _with_tensors(self, tensors: Sequence[Tensor], **changes: Any) -> Explanation:
-        """The same with other tensors, in the order of `_tensors`, and further changes."""
+        """Return a copy with other tensors, given in the order of `_tensors`, and with other attributes changed."""
         maps, scores, targets, index, *blocks = tensors
         named = dict(zip(self.blocks, blocks, strict=True))
         return replace(
@@ -98,7 +139,10 @@ class Explanation:
         )
 
     def each(self) -> list[Explanation]:
-        """One Explanation per image, in order. They share this one's memory where rows come in the images' order."""
+        """Split the result into one Explanation per image, in the order of `pictures`.
+
+        The parts share memory with this Explanation if its rows are sorted by image, as those of `Lens.classify` are.
+        """
         self.check()
         index = self.index.tolist()
         order = sorted(range(len(index)), key=index.__getitem__)
@@ -116,7 +160,7 @@ class Explanation:
 
     @property
     def names(self) -> list[str]:
-        """The class each row explains, by name where the model has labels; the score's name otherwise."""
+        """What each row explains, R strings: the label of its class, "class 3" without labels, or the score's name."""
         return [self._name(target) for target in self.targets.tolist()]
 
     def _name(self, target: int) -> str:
@@ -125,20 +169,29 @@ class Explanation:
         return self.labels[target] if target < len(self.labels) else f"class {target}"
 
     def picture(self, i: int = 0) -> Picture:
+        """Return the image of row i as it was given; `image` opens it."""
         return self.pictures[int(self.index[i])]
 
     def image(self, i: int = 0) -> Image.Image:
-        """The original image of row i, upright, in RGB."""
+        """Return the original image of row i as a PIL image in RGB, turned upright by its EXIF orientation."""
         return self.picture(i).open()
 
     def full(self, i: int = 0, *, block: str | None = None) -> Tensor:
-        """Row i's map at the original image's size, (H,W) in [0,1]; or that of one block."""
+        """Return the map of row i at the size of the original image.
+
+        Args:
+            i: The row.
+            block: A name of `blocks`, for the map of one block; None for the fused map.
+
+        Returns:
+            (height, width) of the original image, in [0,1]. Pixels that the model did not see are 0.
+        """
         self.check()
         return self.frames[int(self.index[i])].map(self._maps(block)[i])
 
     def _maps(self, block: str | None) -> Tensor:
         if block is not None and block not in self.blocks:
-            raise GamlensError(f"There is no map of block {block!r}; there are {', '.join(self.blocks)}.")
+            raise GamlensError(f"There is no map of block {block!r}: give one of {', '.join(self.blocks)}.")
         return self.maps if block is None else self.blocks[block]
 
     def overlay(
@@ -152,7 +205,21 @@ class Explanation:
         threshold: float | None = None,
         mode: locate.BoxMode = "all",
     ) -> Image.Image:
-        """Row i's map, or that of one of its blocks, over the original image; with a threshold, its box as well."""
+        """Draw the map of row i over the original image.
+
+        Args:
+            i: The row.
+            block: A name of `blocks`, for the map of one block; None for the fused map.
+            opacity: How strongly the map covers the image, from 0 to 1.
+            cmap: The colour map, a name of `gamlens.render.COLORMAPS`.
+            style: "heat" (colours where the map is high, a dimmed photo elsewhere), "spotlight" (the photo multiplied
+                by the map) or "flat" (colours everywhere).
+            threshold: If given, the box of the map at this threshold is drawn, too.
+            mode: Which pixels the box surrounds, as in `boxes`.
+
+        Returns:
+            An RGB image of the original size.
+        """
         full, boxes = self.full(i, block=block).cpu().numpy(), []
         if threshold is not None:
             found = locate.boxes(self._maps(block)[i][None], threshold=threshold, mode=mode)
@@ -160,7 +227,15 @@ class Explanation:
         return render.overlay(self.image(i), full, opacity=opacity, cmap=cmap, style=style, boxes=boxes)
 
     def boxes(self, threshold: float = 0.25, mode: locate.BoxMode = "all") -> Tensor:
-        """Box x0,y0,x1,y1 of each row in original pixels, half-open: (R,4); zeros where there is none."""
+        """Box the pixels of each map that reach a threshold.
+
+        Args:
+            threshold: The lowest map value that counts, from 0 to 1.
+            mode: "all" boxes all such pixels, "largest" only those of the largest connected component.
+
+        Returns:
+            (R,4): x0, y0, x1, y1 in pixels of the original image, half-open; zeros for a map without such pixels.
+        """
         self.check()
         found = locate.boxes(self.maps, threshold=threshold, mode=mode)
         return torch.cat(
@@ -168,17 +243,23 @@ class Explanation:
         )
 
     def masks(self, threshold: float = 0.25) -> list[Tensor]:
-        """Where each row's map reaches the threshold, in original pixels: R tensors (H,W) of bool."""
+        """Return where each map reaches a threshold: R boolean tensors (height, width) of the original image's size."""
         locate.check_threshold(threshold)
         return [self.full(row) >= threshold for row in range(len(self))]
 
     def cpu(self) -> Explanation:
-        """The same on the host."""
+        """Return this Explanation in CPU memory, after reporting what `check` reports."""
         return self.to_host()()
 
     def to_host(self, pool: Executor | None = None) -> Callable[[], Explanation]:
-        """Start to bring it to the host; returns a function that waits for it, in a thread of `pool` if there is one,
-        and says what is wrong, as `check` does."""
+        """Start to copy this Explanation to CPU memory, without waiting.
+
+        Args:
+            pool: If given, one of its threads waits for the copies.
+
+        Returns:
+            A function that waits for the copies, reports what `check` reports, and returns the Explanation on the CPU.
+        """
         asked = self.checks.open()
         answers = [answers_of(asked)] if asked else []
         arrival = to_host([*answers, *self._tensors()], pool)
@@ -192,30 +273,42 @@ class Explanation:
         return arrive
 
     def leave(self, pool: Executor | None = None) -> Callable[[], Explanation]:
-        """The former name of `to_host`."""
-        warn("Explanation.leave is called to_host now; the old name will go.")
+        """Do what `to_host` does, under its former name, with a warning."""
+        warn("Explanation.leave is now called to_host: use that name, since the old one will be removed.")
         return self.to_host(pool)
 
     def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The maps as an array (R,H,W)."""
+        """Return the fused maps as a numpy array (R,H,W) float32."""
         self.check()
         return np.asarray(self.maps.cpu().numpy())
 
     def save(self, folder: str, *, cmap: str = "ember", style: str = "heat") -> list[str]:
-        """Write one overlay PNG a row, the maps (maps.npz) and what they are (explanation.json); returns the files."""
+        """Write the result to a folder: all files, or none if writing fails.
+
+        The files are one overlay per row (PNG), the maps (maps.npz), all else (explanation.json), and a PNG of each
+        image that was not given as a file.
+
+        Args:
+            folder: Where the files go; it is created if it does not exist.
+            cmap: The colour map of the overlays.
+            style: The style of the overlays, as in `overlay`.
+
+        Returns:
+            The paths of the files.
+        """
         from gamlens.explanation.storage import save
 
         return save(self, folder, cmap=cmap, style=style)
 
     @classmethod
     def load(cls, folder: str) -> Explanation:
-        """Read back what `save` wrote."""
+        """Read an Explanation that `save` wrote. Images that were given as files must still be where they were."""
         from gamlens.explanation.storage import load
 
         return load(folder)
 
     def _repr_html_(self) -> str:
-        """The overlays of the first rows, for a notebook."""
+        """Show the overlays of the first rows in a notebook."""
         rows = zip(range(SHOWN), self.names, self.scores.tolist(), strict=False)
         return render.fragment(
             [
@@ -227,7 +320,23 @@ class Explanation:
 
 @dataclass(frozen=True, eq=False)
 class PairExplanation:
-    """Both maps of each pair: `x` and `y` are Explanations whose row p belongs to pair p; scores (P,)."""
+    """Saliency maps of P pairs of images, one map on each image: the result of `Lens.compare`.
+
+    Attributes:
+        x: The maps on the first image of each pair: row p belongs to pair p.
+        y: The maps on the second image of each pair.
+        scores: The similarity of each pair, (P,).
+
+    Example:
+        >>> import torch, torchvision, gamlens
+        >>> _ = torch.manual_seed(0)  # the weights of this example are random
+        >>> lens = gamlens.Lens(torchvision.models.resnet18())
+        >>> pair = lens.compare(torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64))
+        >>> pair.x.maps.shape, pair.y.maps.shape, pair.scores.shape
+        (torch.Size([2, 64, 64]), torch.Size([2, 64, 64]), torch.Size([2]))
+        >>> pair.overlay(0).size  # both images side by side
+        (140, 64)
+    """
 
     x: Explanation
     y: Explanation
@@ -242,38 +351,61 @@ class PairExplanation:
         return f"<PairExplanation of {len(self)} by {about.get('method', '?')}, {about.get('score', '?')}: {scores}>"
 
     def __getitem__(self, rows: Rows) -> PairExplanation:
+        """Select pairs by number, slice, list or mask, as `Explanation` selects rows."""
         x = self.x[rows]
         return PairExplanation(x, self.y[rows], x.scores)
 
     @property
     def about(self) -> Mapping[str, Any]:
+        """How the maps were made: model, weights, method, n, fuse, score, blocks, versions."""
         return self.x.about
 
     def cpu(self) -> PairExplanation:
+        """Return this PairExplanation in CPU memory, after reporting what `Explanation.check` reports."""
         return PairExplanation(self.x.cpu(), self.y.cpu(), self.scores.cpu())
 
     def numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.float32]], np.ndarray[Any, np.dtype[np.float32]]]:
+        """Return the maps of x and of y as two numpy arrays (P,H,W) float32."""
         return self.x.numpy(), self.y.numpy()
 
     def overlay(self, i: int = 0, *, opacity: float = 0.7, cmap: str = "ember") -> Image.Image:
-        """Both overlays of pair i side by side, at one height."""
+        """Draw the maps of pair i over both images.
+
+        Args:
+            i: The pair.
+            opacity: How strongly the maps cover the images, from 0 to 1.
+            cmap: The colour map, a name of `gamlens.render.COLORMAPS`.
+
+        Returns:
+            An RGB image with x on the left and y on the right, at the height of the smaller one.
+        """
         sides = [side.overlay(i, opacity=opacity, cmap=cmap) for side in (self.x, self.y)]
         return render.beside(sides)
 
     def save(self, folder: str, *, cmap: str = "ember") -> list[str]:
-        """Write both sides below `folder` (x/, y/) and a PNG of each pair; returns the files."""
+        """Write the result to a folder: x/ and y/ as `Explanation.save` writes them, and one PNG per pair.
+
+        Args:
+            folder: Where the files go; it is created if it does not exist.
+            cmap: The colour map of the overlays.
+
+        Returns:
+            The paths of the files.
+        """
         from gamlens.explanation.storage import save_pair
 
         return save_pair(self, folder, cmap=cmap)
 
     @classmethod
     def load(cls, folder: str) -> PairExplanation:
+        """Read a PairExplanation that `save` wrote."""
         from gamlens.explanation.storage import load
 
         x = load(f"{folder}/x")
         return cls(x, load(f"{folder}/y"), x.scores)
 
     def _repr_html_(self) -> str:
+        """Show the overlays of the first pairs in a notebook."""
         rows = zip(range(SHOWN), self.scores.tolist(), strict=False)
         return render.fragment(
             [
@@ -284,13 +416,15 @@ class PairExplanation:
 
 
 def concat(parts: Iterable[Explanation]) -> Explanation:
-    """Explanations made the same way, one after another."""
+    """Concatenate Explanations that were made with the same settings and at the same input size."""
     items = list(parts)
     if len(items) == 1:
         return items[0]
     if len(sizes := {tuple(item.maps.shape[1:]) for item in items}) > 1:
         found = ", ".join(str(size) for size in sorted(sizes))
-        raise GamlensError(f"The images of one call must come out at one size; found {found}: one call for each size.")
+        raise GamlensError(
+            f"The transform must bring all images of one call to one size; found {found}: use one call for each size."
+        )
     starts = accumulate((len(item.pictures) for item in items[:-1]), initial=0)
     shifted = [replace(item, index=item.index + start) for item, start in zip(items, starts, strict=True)]
     return items[0]._with_tensors(
@@ -302,7 +436,7 @@ def concat(parts: Iterable[Explanation]) -> Explanation:
 
 
 def file_stem(text: str, *, longest: int = 60) -> str:
-    """`text` as part of a file name.
+    """Turn text into a part of a file name: only letters, digits, dots, underscores and hyphens, at most `longest`.
 
     >>> file_stem("Egyptian cat / tabby")
     'Egyptian-cat-tabby'
@@ -311,9 +445,10 @@ def file_stem(text: str, *, longest: int = 60) -> str:
 
 
 def _selector(rows: Rows, count: int) -> Any:
+    """Turn what the user wrote between brackets into an index for a tensor (count,)."""
     if isinstance(rows, int | np.integer):
         if not -count <= rows < count:
-            raise IndexError(f"row {rows} of {count}")
+            raise IndexError(f"There is no row {rows}: there are {count} rows.")
         return rows
     if isinstance(rows, Tensor):
         return rows.cpu()

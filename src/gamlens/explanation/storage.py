@@ -1,4 +1,4 @@
-"""An Explanation on disk: overlay PNGs, maps.npz and explanation.json."""
+"""Save and load an Explanation: overlay PNGs, maps.npz (maps of rows and blocks) and explanation.json (all else)."""
 
 import json
 import os
@@ -20,7 +20,13 @@ JSON, MAPS = "explanation.json", "maps.npz"
 
 
 def save(result: Explanation, folder: str | Path, *, cmap: str, style: str) -> list[str]:
-    """Write the rows of `result` into `folder`: all of it, or nothing and what was there before stays."""
+    """Write `result` to `folder`. If a file cannot be written, the folder stays as it was.
+
+    Pictures of an explanation that was saved in the folder before, and that this one has not, are deleted.
+
+    Returns:
+        The paths of the files.
+    """
     before = _written(Path(folder))
     with StagedFiles() as staged:
         _stage(staged, result, Path(folder), cmap, style)
@@ -30,7 +36,7 @@ def save(result: Explanation, folder: str | Path, *, cmap: str, style: str) -> l
 
 
 def _written(place: Path) -> set[Path]:
-    """The pictures that an earlier explanation left in this folder."""
+    """Return the pictures that belong to an explanation saved in this folder before."""
     try:
         record = json.loads((place / JSON).read_text(encoding="utf-8"))
         names = [row["overlay"] for row in record["rows"]] + [item["kept"] for item in record["images"] if item["kept"]]
@@ -40,7 +46,7 @@ def _written(place: Path) -> set[Path]:
 
 
 def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list[str]:
-    """Write x/ and y/ and one picture a pair."""
+    """Write the two sides to `folder`/x and `folder`/y, and one picture per pair; return the paths of the files."""
     place = Path(folder)
     with StagedFiles() as staged:
         _stage(staged, result.x, place / "x", cmap, "heat")
@@ -51,6 +57,7 @@ def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list
 
 
 def _stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, style: str) -> None:
+    """Add the files of one Explanation in folder `place` to those that are written together."""
     result = result.cpu()
     overlays = []
     for row, name in enumerate(result.names):
@@ -68,16 +75,22 @@ def _stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, sty
 
 
 def load(folder: str | Path) -> Explanation:
-    """Read a saved Explanation; its pictures are read again from where they were."""
+    """Read an Explanation that `save` wrote. Its pictures refer to the original files, or to copies in the folder."""
     place = Path(folder)
     for name in (JSON, MAPS):
         if not (place / name).exists():
-            raise GamlensError(f"{str(place)!r} is not a saved explanation: {name} is missing.")
+            raise GamlensError(
+                f"{str(place)!r} is not a saved explanation: {name} is missing. Give a folder that Explanation.save "
+                "wrote."
+            )
     with reworded(f"Cannot read the explanation in {str(place)!r}"):
         record = json.loads((place / JSON).read_text(encoding="utf-8"))
         form = record.get("format") if isinstance(record, dict) else None
         if form != FORMAT:
-            raise GamlensError(f"{str(place)!r} is written in format {form}; this version reads {FORMAT}.")
+            raise GamlensError(
+                f"{str(place)!r} is written in format {form}; this version of gamlens reads format {FORMAT}: explain "
+                "the images again, or use the version that wrote it."
+            )
         with np.load(place / MAPS, allow_pickle=False) as arrays:
             found = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         result = _restore(place, record, found)
@@ -87,6 +100,10 @@ def load(folder: str | Path) -> Explanation:
 
 
 def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]) -> Explanation:
+    """Make an Explanation from the contents of explanation.json and the arrays of maps.npz.
+
+    Only the labels of explained classes were saved; the others read "class 3".
+    """
     rows, images = record["rows"], record["images"]
     known = {row["target"]: row["name"] for row in rows if row["target"] >= 0}
     labels = tuple(known.get(number, f"class {number}") for number in range(max(known, default=-1) + 1))
@@ -106,6 +123,7 @@ def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]
 
 
 def _record(result: Explanation, overlays: list[str], pictures: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make the contents of explanation.json."""
     rows = [
         {"image": image, "target": target, "name": name, "score": score, "overlay": file}
         for image, target, name, score, file in zip(
@@ -118,7 +136,7 @@ def _record(result: Explanation, overlays: list[str], pictures: list[dict[str, A
 
 
 def _keep(staged: StagedFiles, place: Path, number: int, picture: Picture) -> dict[str, Any]:
-    """A picture that lies in a file is named; any other is written beside the maps."""
+    """Describe one picture for explanation.json; a picture that is not in a file is written beside the maps."""
     if picture.path is not None:
         return {"name": picture.name, "path": os.path.abspath(picture.path), "kept": None}
     kept = f"image-{number:03d}.png"

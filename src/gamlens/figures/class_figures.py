@@ -1,4 +1,4 @@
-"""Figures of classes: the overview, three methods side by side, numbers of blocks, small objects, random weights."""
+"""Figures that explain classes: overview, classes, depth, small and sanity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +20,11 @@ MOST_CLASSES = MOST_BLOCKS = 3
 
 
 def overview(request: FigureRequest) -> Grid:
-    """One image explained for several classes, then a pair explained for its similarity."""
+    """One image explained for up to three classes; below it, a pair explained for its similarity."""
     if len(request.examples) != 3:
         raise GamlensError(
-            f"The overview takes 3 images, one to classify and a pair; found {len(request.examples)}: gamlens figure "
-            "overview IMAGE X Y."
+            f"The overview takes 3 images, one to classify and a pair; found {len(request.examples)}: give them as "
+            "gamlens figure overview IMAGE X Y."
         )
     lens, n, (one, x, y) = request.lens, request.n, request.examples
     targets = list(request.targets[:MOST_CLASSES])
@@ -54,7 +54,7 @@ def classes(request: FigureRequest) -> Grid:
 
 
 def depth(request: FigureRequest) -> Grid:
-    """n = 1, 2, 3 for three methods, three rows per image."""
+    """Three methods with 1, 2 and 3 blocks: one row per image and method, one column per number of blocks."""
     require_several_blocks(request.lens)
     numbers = range(1, min(MOST_BLOCKS, len(request.lens.blocks)) + 1)
     rows: list[tuple[Panel | None, ...]] = []
@@ -73,7 +73,7 @@ def depth(request: FigureRequest) -> Grid:
 
 
 def small(request: FigureRequest) -> Grid:
-    """GAM of the last three blocks one by one, their mean, and Grad-CAM."""
+    """One row per image: GAM of each of the last three blocks, the mean of the three, and Grad-CAM."""
     require_several_blocks(request.lens)
     most = min(MOST_BLOCKS, len(request.lens.blocks))
     rows, labels = [], []
@@ -90,7 +90,7 @@ def small(request: FigureRequest) -> Grid:
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """One row of the figure: its title, the image, and named maps (H,W) in [0,1] of the image's size."""
+    """One row of `strips`: a title, an image, and (name, map) pairs; maps are (H,W) in [0,1], of the image's size."""
 
     title: str
     image: Image.Image
@@ -98,9 +98,12 @@ class Strip:
 
 
 def strips(rows: Sequence[Strip]) -> Grid:
-    """One row per strip: image and maps. Names stand over the columns where all strips share them, else under maps."""
+    """Make a grid with one row per strip: the image, then its maps.
+
+    The names of maps become column heads if all strips have the same ones; otherwise they stand under each map.
+    """
     if not rows or not all(strip.maps for strip in rows):
-        raise GamlensError("A strip has an image and at least one map: none was given.")
+        raise GamlensError("Every strip needs an image and at least one map; found none: add strips, or maps to them.")
     names = {tuple(name for name, _ in strip.maps) for strip in rows}
     shared = next(iter(names)) if len(names) == 1 else ()
     lines = []
@@ -114,7 +117,7 @@ def strips(rows: Sequence[Strip]) -> Grid:
 
 
 def sanity(request: FigureRequest) -> Grid:
-    """GAM of the model, then with its weights made random from the head down, one part more in every column."""
+    """GAM of the trained model, then of a copy with random weights: one more part per column, from the head down."""
     lens, examples = request.lens, targeted_examples(request)
     trained = [lens.classify(e.image, None if e.target is None else [e.target], n=request.n) for e in examples]
     columns = {"As trained": [result.full().numpy() for result in trained]}

@@ -1,4 +1,4 @@
-"""Images as a model takes them: one batch for each view (scale, mirrored copy) of them."""
+"""Turn images into the model's input: one batch per view, where a view is a scale, mirrored or not."""
 
 from __future__ import annotations
 
@@ -24,14 +24,23 @@ ViewList = Sequence[str | float]
 
 @dataclass(frozen=True)
 class Views:
-    """Scales of the input, the first of them 1, and whether each scale comes mirrored as well."""
+    """The views in which a model sees its images, to average maps over.
+
+    Attributes:
+        scales: Factors of the input size. The first is always 1, the plain view.
+        mirrored: Whether the model also sees a mirrored copy at each scale.
+    """
 
     scales: tuple[float, ...] = (1.0,)
     mirrored: bool = False
 
     @classmethod
     def parse(cls, views: ViewList) -> Views:
-        """`("flip", 1.43, 2.0)`: the usual size, 1.43 and 2 times it, and mirrored copies of all three."""
+        """Read the `views=` argument.
+
+        >>> Views.parse(("flip", 1.43, 2.0))
+        Views(scales=(1.0, 1.43, 2.0), mirrored=True)
+        """
         if isinstance(views, tuple) and not views:
             return PLAIN_VIEW
         if isinstance(views, str):
@@ -49,16 +58,16 @@ PLAIN_VIEW = Views()
 
 @dataclass(frozen=True, eq=False)
 class ModelInput:
-    """Images ready for a model.
+    """B images ready for a model.
 
     Attributes:
-        batches: One batch (B,C,H,W) per view, the plain view first.
+        batches: One batch (B,C,H,W) per view, the plain view first. H and W differ between scales.
         mirrored: For each batch, whether it is a mirrored copy.
         pictures: The B images as the user gave them.
-        frames: For each image, where the plain view's input lies in it.
-        views: The views that the batches are of.
-        pending_transform: None where the batches are the model's input. Otherwise they are uint8 pixels, and
-            `normalise_on` makes the model's input of them by this transform.
+        frames: For each image, which part of it the plain view's input shows.
+        views: The views that the batches belong to.
+        pending_transform: None if the batches are normalised. Otherwise they hold uint8 pixels, and `normalise_on`
+            normalises them with this transform.
     """
 
     batches: tuple[Tensor, ...]
@@ -70,7 +79,14 @@ class ModelInput:
 
 
 def prepare(images: Any, transform: Transform | ExternalTransform, views: Views = PLAIN_VIEW) -> ModelInput:
-    """Decode and transform images once for every view; a preprocessed batch (B,C,H,W) is taken as it is."""
+    """Decode images, transform them, and stack them into one batch per view.
+
+    Args:
+        images: One image, a list of images, or a preprocessed float tensor (B,C,H,W), which is used without a copy.
+        transform: Resizes and normalises a decoded image.
+        views: The views to make. A tensor is resized for other scales; files and pixels are decoded once and
+            transformed at each scale.
+    """
     colours = (transform.mean, transform.std) if isinstance(transform, Transform) else None
     if isinstance(images, Tensor) and images.ndim == 4 and images.is_floating_point() and images.numel() > 0:
         batches = [images]
@@ -86,9 +102,11 @@ def prepare(images: Any, transform: Transform | ExternalTransform, views: Views 
     sizes = sorted({str(tuple(tensors[0].shape)) for tensors in made})
     if len(sizes) > 1:
         raise GamlensError(
-            f"The images of one call must come out at one size; found {', '.join(sizes)}: one call for each size."
+            f"The transform must bring all images of one call to one size; found {', '.join(sizes)}: use one call for "
+            "each size."
         )
-    own = len(shown) == 1 and shown[0].tensor is None and colours is not None  # no copy is needed
+    # A single tensor made by our own Transform belongs to nobody else, so torch.stack need not copy it.
+    own = len(shown) == 1 and shown[0].tensor is None and colours is not None
     batches = [column[0][None] if own else torch.stack(column) for column in zip(*made, strict=True)]
     return _with_mirrored(batches, tuple(shown), frames, views)
 
@@ -96,7 +114,7 @@ def prepare(images: Any, transform: Transform | ExternalTransform, views: Views 
 def _with_mirrored(
     batches: list[Tensor], shown: Sequence[Picture], frames: list[Frame], views: Views, raw: Transform | None = None
 ) -> ModelInput:
-    """One batch per scale, and a mirrored copy after each where the views ask for it."""
+    """Make a ModelInput of one batch per scale. With `views.mirrored`, each batch is followed by its mirrored copy."""
     flips = (False, True) if views.mirrored else (False,)
     if views.mirrored:
         batches = [view for batch in batches for view in (batch, batch.flip(3))]
@@ -106,7 +124,11 @@ def _with_mirrored(
 def _transformed(
     picture: Picture, transform: Transform | ExternalTransform, scales: tuple[float, ...]
 ) -> tuple[Frame, list[Tensor]]:
-    """One picture at every scale, (C,h,w) each. A tensor, or what a user's transform gave, is resized."""
+    """Make the input tensors of one picture, one (C,h,w) per scale, and the frame of the plain view.
+
+    Our own Transform resizes the original image to each scale. A given tensor, or the tensor that a user's transform
+    returned, is itself resized.
+    """
     if picture.tensor is None and isinstance(transform, Transform):
         image = _opened(picture, transform)
         made = [transform.scaled(scale)(image) for scale in scales]
@@ -119,17 +141,18 @@ def _transformed(
 
 
 def _opened(picture: Picture, transform: Transform) -> Image.Image:
+    """Decode a picture, in grey if the transform has one channel."""
     return picture.open().convert("L") if len(transform.mean) == 1 else picture.open()
 
 
 def _whole(images: Tensor) -> Frame:
-    """The frame of images (...,H,W) that are the model's input themselves."""
+    """Return the frame of preprocessed images (...,H,W): the input is the whole image, unscaled."""
     height, width = images.shape[-2:]
     return Frame((height, width), (height, width), (0.0, 0.0, float(width), float(height)))
 
 
 def _resized(batch: Tensor, scale: float) -> Tensor:
-    """(B,C,H,W) -> (B,C,h,w), `scale` times as high and wide."""
+    """Resize a batch bicubically to `scale` times its height and width: (B,C,H,W) -> (B,C,h,w)."""
     if scale == 1:
         return batch
     size = (round(batch.shape[2] * scale), round(batch.shape[3] * scale))
@@ -137,9 +160,10 @@ def _resized(batch: Tensor, scale: float) -> Tensor:
 
 
 def prepare_pixels(image: Any, transform: Transform | ExternalTransform, views: Views = PLAIN_VIEW) -> ModelInput:
-    """One image for every view, its pixels left in uint8 for `normalise_on`.
+    """Prepare one image for every view, but leave its pixels in uint8, to be normalised later by `normalise_on`.
 
-    Several images, a tensor, and what a user's transform makes are prepared at once.
+    A quarter of the bytes is then copied to a GPU. Where there are no such pixels (several images, a tensor, a user's
+    own transform), this is `prepare`, and the result is normalised already.
     """
     shown = tuple(pictures(image))
     if isinstance(transform, ExternalTransform) or len(shown) != 1 or shown[0].tensor is not None:
@@ -151,7 +175,10 @@ def prepare_pixels(image: Any, transform: Transform | ExternalTransform, views: 
 
 
 def normalise_on(ready: ModelInput, device: torch.device) -> ModelInput:
-    """What `prepare` would have made, on `device`: pixels are normalised there, to the same bits."""
+    """Move an input to `device` and normalise its pixels there, if it still holds pixels.
+
+    The values are equal, bit for bit, to those that `prepare` computes on the CPU.
+    """
     if ready.pending_transform is None and device.type != "cuda":
         return ready
     return replace(
@@ -162,7 +189,11 @@ def normalise_on(ready: ModelInput, device: torch.device) -> ModelInput:
 
 
 def _normalised(batch: Tensor, transform: Transform | None, device: torch.device) -> Tensor:
-    """A batch on `device`: uint8 pixels normalised by `transform`, by numpy on the CPU; itself without a transform."""
+    """Move one batch (B,C,H,W) to `device`. With a `transform` it holds uint8 pixels, which are normalised.
+
+    On the CPU numpy normalises, as in `Transform.normalise`. On a GPU each pixel is looked up in `Transform.table`,
+    because a division on the GPU could round differently.
+    """
     if transform is not None and device.type == "cpu":
         made = np.empty(tuple(batch.shape), np.float32)
         for pixels, out in zip(_pixels_last(batch), made, strict=True):
@@ -178,19 +209,24 @@ def _table_on(transform: Transform, device: torch.device) -> Tensor:
 
 
 def look_up(table: Tensor, pixels: Tensor) -> Tensor:
-    """table[c, x] for every pixel x of channel c: (C,256) and (B,C,H,W) uint8 -> (B,C,H,W)."""
+    """Replace every pixel x of channel c by table[c, x]: table (C,256), pixels (B,C,H,W) uint8 -> (B,C,H,W)."""
     start = torch.arange(0, table.numel(), table.shape[1], dtype=torch.int32, device=table.device)
     places = (pixels.int() + start[:, None, None]).contiguous()
     return table.flatten().index_select(0, places.flatten()).view(places.shape)
 
 
 def join(several: Sequence[ModelInput], *, pin: bool = False) -> ModelInput:
-    """The images of several inputs, all of one size, in one batch per view. `pin`: in memory that a GPU can read."""
+    """Concatenate several inputs, all of one size, to one batch per view.
+
+    Args:
+        several: The inputs, made with the same views.
+        pin: Whether the batches lie in pinned memory, from which a GPU copies without the CPU waiting.
+    """
     shapes = {tuple(ready.batches[0].shape[1:]) for ready in several}
     if len(shapes) > 1:
         raise GamlensError(
-            f"The transform gives images of several sizes ({', '.join(map(str, sorted(shapes)))}): use one size, or "
-            "one image at a time."
+            f"The transform gives images of several sizes ({', '.join(map(str, sorted(shapes)))}), which do not fit "
+            "into one batch: use a transform with one size, or give one image at a time."
         )
     return replace(
         several[0],
@@ -203,15 +239,17 @@ def join(several: Sequence[ModelInput], *, pin: bool = False) -> ModelInput:
 
 
 def part(ready: ModelInput, number: int) -> ModelInput:
-    """One image of a batch."""
+    """Return the input of image `number` alone, as a batch of one per view. It shares memory with `ready`."""
     at = slice(number, number + 1)
     batches = tuple(batch[at] for batch in ready.batches)
     return replace(ready, batches=batches, pictures=ready.pictures[at], frames=ready.frames[at])
 
 
 def _concatenated(batches: Sequence[Tensor], pin: bool) -> Tensor:
-    """Batches one after another. Pixels are joined by numpy: torch would start threads of its own in every thread
-    that decodes images."""
+    """Concatenate batches (B,C,H,W), in pinned memory if `pin`.
+
+    numpy joins uint8 pixels: torch would start its own worker threads in every thread that decodes images.
+    """
     first = batches[0]
     if first.device.type != "cpu" or not (pin or first.dtype == torch.uint8):
         return torch.cat(list(batches))
@@ -225,5 +263,5 @@ def _concatenated(batches: Sequence[Tensor], pin: bool) -> Tensor:
 
 
 def _pixels_last(batch: Tensor) -> Pixels:
-    """(B,C,H,W) uint8 as (B,H,W,C)."""
+    """View a uint8 batch (B,C,H,W) as a numpy array (B,H,W,C)."""
     return batch.permute(0, 2, 3, 1).numpy()

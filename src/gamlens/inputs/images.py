@@ -1,4 +1,4 @@
-"""Reading images: a path, a PIL image, a uint8 array or a preprocessed tensor becomes a Picture."""
+"""Read images: turn a path, a PIL image, a uint8 array or a preprocessed tensor into a Picture."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One image as the user gave it: a file that is read when needed, its pixels, or a model's input.
+    """One image as the user gave it: as a file, as pixels, or as a tensor.
 
-    `scale` is the mean and std that turn a preprocessed tensor (C,H,W) back into colours.
+    Attributes:
+        name: The file's name, or "image 0", "image 1", ...
+        path: A file, which is decoded each time the picture is opened.
+        pixels: A PIL image.
+        tensor: A preprocessed image (C,H,W).
+        scale: The mean and std of each channel, by which `tensor` was normalised; they turn it back into colours.
     """
 
     name: str
@@ -32,7 +37,7 @@ class Picture:
     scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def open(self) -> Image.Image:
-        """The picture in RGB, upright."""
+        """Return the picture in RGB, turned upright by its EXIF orientation. The result is never the user's object."""
         if self.pixels is not None:
             with reworded(f"Cannot read the PIL image {self.name!r}"):
                 image = rgb(self.pixels)
@@ -40,17 +45,19 @@ class Picture:
         if self.path is not None:
             return upright(self.path)
         if self.tensor is None:
-            raise GamlensError(f"There is no picture behind {self.name!r}: it was not kept.")
+            raise GamlensError(
+                f"The picture of {self.name!r} was not kept, so it cannot be shown: explain the image again."
+            )
         return _from_tensor(self.tensor, self.scale)
 
     def cpu(self) -> Picture:
-        """The same picture with its tensor, if it has one, in the memory of the CPU."""
+        """Return this picture with its tensor, if it has one, in CPU memory."""
         return replace(self, tensor=self.tensor.cpu()) if self.tensor is not None else self
 
 
 @dataclass(frozen=True, eq=False)
 class BatchPictures(Sequence[Picture]):
-    """The pictures of a preprocessed batch (B,C,H,W), each made when it is asked for."""
+    """The pictures of a preprocessed batch (B,C,H,W); each Picture is created when it is indexed."""
 
     batch: Tensor
     scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -65,14 +72,17 @@ class BatchPictures(Sequence[Picture]):
         return tuple(self[at] for at in places)
 
 
-Slices = BatchPictures  # the name in results that version 0.1 pickled
+Slices = BatchPictures  # results pickled by version 0.1 look for this class under its old name
 
 
 def pictures(images: Any) -> Iterator[Picture]:
-    """Every image of what the user gave: one image, a batch, or a list of images."""
+    """Yield one Picture for each image in `images`: one image, a batch, or a (nested) list of them.
+
+    Pictures without a file name are called "image 0", "image 1", ... by their place in the list or batch.
+    """
     if isinstance(images, list | tuple):
         if not images:
-            raise GamlensError("There is no image: the list is empty.")
+            raise GamlensError("There is no image: the list is empty. Give at least one.")
         for number, image in enumerate(images):
             for picture in pictures(image):
                 named = picture.path is not None or picture is image
@@ -96,7 +106,10 @@ def pictures(images: Any) -> Iterator[Picture]:
 
 
 def upright(path: str | os.PathLike[str]) -> Image.Image:
-    """An image file decoded whole, EXIF rotation applied, in RGB. Anything wrong with it is a GamlensError."""
+    """Decode an image file completely, apply its EXIF rotation, and convert it to RGB.
+
+    Any failure becomes a GamlensError that names the file.
+    """
     name = str(path)
     try:
         with Image.open(name) as image:
@@ -110,19 +123,23 @@ def upright(path: str | os.PathLike[str]) -> Image.Image:
             f"{name!r} is too large to decode safely ({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS."
         ) from error
     except MemoryError as error:
-        raise GamlensError(f"{name!r} does not fit into memory.") from error
+        raise GamlensError(f"The image {name!r} does not fit into memory: make it smaller.") from error
     except Exception as error:
         if not os.path.exists(name):
-            raise GamlensError(f"There is no file {name!r}.") from error
+            raise GamlensError(f"There is no file {name!r}: check the path.") from error
         if os.path.isdir(name):
-            raise GamlensError(f"{name!r} is a folder: give the image files in it.") from error
+            raise GamlensError(f"{name!r} is a folder, not an image: give the image files in it.") from error
         if os.path.getsize(name) == 0:
-            raise GamlensError(f"{name!r} is empty (0 bytes).") from error
+            raise GamlensError(f"The image file {name!r} is empty (0 bytes): copy or download it again.") from error
         raise GamlensError(f"Cannot read {name!r} as an image: {type(error).__name__}: {error}") from error
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Any PIL image, upright, in RGB: transparency over white, 16 bits and floats brought to 8. Itself if it is so."""
+    """Convert any PIL image to 8-bit RGB and turn it upright by its EXIF orientation.
+
+    Transparent pixels are laid over white. Integer images (modes I, I;16) are divided by 65535, or by 255 if no value
+    of mode I exceeds that; float images by their maximum. An upright RGB image is returned itself, not a copy.
+    """
     image.load()
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         image = ImageOps.exif_transpose(image)
@@ -138,9 +155,11 @@ def rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_array(array: np.ndarray[Any, Any]) -> Iterator[Picture]:
+    """Yield the images of a uint8 array: (H,W), (H,W,1), (H,W,3) or (H,W,4), or a batch of these."""
     if array.dtype != np.uint8:
         raise GamlensError(
-            f"An array of {array.dtype} is not an image: give uint8 (H,W,3), or a preprocessed torch tensor."
+            f"An array of {array.dtype} is not read as an image: give an array of uint8 (H,W,3), or a preprocessed "
+            "torch tensor."
         )
     if array.ndim == 4 and len(array):
         for number, item in enumerate(array):
@@ -149,26 +168,34 @@ def _from_array(array: np.ndarray[Any, Any]) -> Iterator[Picture]:
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if array.size == 0 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))):
-        raise GamlensError(f"An image array is uint8 (H,W), (H,W,3) or (H,W,4); found {array.shape}.")
+        raise GamlensError(
+            f"An image array has the shape (H,W), (H,W,3) or (H,W,4) and is not empty; found {array.shape}."
+        )
     yield Picture("image 0", pixels=Image.fromarray(array))
 
 
 def _from_batch(batch: Tensor) -> Iterator[Picture]:
-    """The images of a preprocessed batch (B,C,H,W), or one image (C,H,W), checked."""
+    """Yield the images of a preprocessed float tensor, (B,C,H,W) or (C,H,W)."""
     if not batch.is_floating_point():
         raise GamlensError(
-            f"A tensor of {batch.dtype} is not a preprocessed image: give floating point (B,C,H,W) as the model "
-            "takes it, or a uint8 numpy array (H,W,3) to have it preprocessed."
+            f"A tensor of {batch.dtype} is not a preprocessed image: give a floating point tensor (B,C,H,W) as the "
+            "model takes it, or a uint8 numpy array (H,W,3), which gamlens preprocesses."
         )
     if batch.ndim == 3:
         batch = batch[None]
     if batch.ndim != 4 or 0 in batch.shape:
-        raise GamlensError(f"A preprocessed tensor is (B,C,H,W) or (C,H,W), not empty; found {tuple(batch.shape)}.")
+        raise GamlensError(
+            f"A preprocessed tensor has the shape (B,C,H,W) or (C,H,W) and is not empty; found {tuple(batch.shape)}."
+        )
     yield from BatchPictures(batch)
 
 
 def _from_tensor(tensor: Tensor, scale: tuple[tuple[float, ...], tuple[float, ...]] | None) -> Image.Image:
-    """(C,H,W) back to colours: by mean and std where they are known, else stretched to its own range."""
+    """Turn a preprocessed tensor (C,H,W) back into an RGB image.
+
+    With a known mean and std this is x * std + mean; otherwise the values are stretched from their own minimum and
+    maximum to 0 and 1. If there are neither 1 nor 3 channels, they are averaged to grey.
+    """
     values = tensor.detach().float().cpu()
     if scale is not None and len(scale[0]) == len(values):
         values = values * torch.tensor(scale[1])[:, None, None] + torch.tensor(scale[0])[:, None, None]

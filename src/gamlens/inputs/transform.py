@@ -1,4 +1,4 @@
-"""From a PIL image to the model's input: our own transform, and a user's callable whose geometry is read from it."""
+"""Turn a PIL image into the model's input, by our own `Transform` or by a user's callable (`ExternalTransform`)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,35 @@ from gamlens.inputs.frame import Frame, Size
 
 Mode = Literal["squash", "crop"]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-LARGEST_RESIZE = 1 << 22  # pixels: a whole image larger than this is not made before its centre is cropped
+LARGEST_RESIZE = 1 << 22  # a crop from a resized image of more pixels than this is resized by itself, to save memory
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Transform:
-    """PIL image -> (C,H,W), resized bicubically on uint8, then normalised.
+    """Turns a PIL image into the model's input: resize bicubically in uint8, divide by 255, normalise.
+
+    Give one to `Lens(model, transform=...)`, or call it: it returns the input (C,H,W) and the Frame that says which
+    part of the image the input shows.
 
     Attributes:
         size: Height and width of the model's input.
-        mean, std: One number per channel; one channel makes the image grey.
-        mode: "squash" shows the model the whole image, stretched to `size`; "crop" resizes the short side to `short`
-            and takes the centre.
-        short: The short side before a crop.
+        mean: The mean of each channel, subtracted after the division by 255. A mean with one number makes the image
+            grey.
+        std: The standard deviation of each channel, by which the difference is divided.
+        mode: "squash" stretches the whole image to `size`, so that the model sees all of it; "crop" resizes the short
+            side to `short` and takes the centre of `size`.
+        short: The length of the short side before a crop, at least as large as `size`. "squash" does not use it.
+
+    Example:
+        >>> from PIL import Image
+        >>> transform = Transform(size=(224, 224), mode="crop", short=256)
+        >>> tensor, frame = transform(Image.new("RGB", (512, 1024)))
+        >>> tensor.shape
+        torch.Size([3, 224, 224])
+        >>> frame.window  # x0, y0, x1, y1 in pixels of the original image
+        (32.0, 288.0, 480.0, 736.0)
     """
 
     size: Size = (224, 224)
@@ -41,19 +55,33 @@ class Transform:
 
     def __post_init__(self) -> None:
         if self.mode not in ("squash", "crop"):
-            raise GamlensError(f"A transform is 'squash' or 'crop', not {self.mode!r}.")
+            raise GamlensError(f"The mode of a transform must be 'squash' or 'crop'; found {self.mode!r}.")
         if self.mode == "crop" and self.short < max(self.size):
-            raise GamlensError(f"Cannot crop {self.size} from an image whose short side is {self.short}.")
+            raise GamlensError(
+                f"Cannot crop {self.size} from an image whose short side is {self.short}: give short= at least "
+                f"{max(self.size)}."
+            )
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
-        """The model's input (C,H,W) and where it lies in the image."""
+        """Transform one image.
+
+        Args:
+            image: An RGB image, or a grey one if `mean` has one number.
+
+        Returns:
+            The model's input (C,H,W) float32, and the Frame that says which part of the image it shows.
+        """
         pixels, frame = self.pixels(image)
         made = np.empty((len(self.mean), *self.size), np.float32)
         self.normalise(pixels, made)
         return torch.from_numpy(made), frame
 
     def pixels(self, image: Image.Image) -> tuple[Pixels, Frame]:
-        """The resized image as (H,W,C) uint8, and where it lies in the original."""
+        """Resize an image without normalising it.
+
+        Returns:
+            The pixels (H,W,C) uint8, and the Frame that says which part of the image they show.
+        """
         if self.mode == "crop":
             small, frame = self._cropped(image)
         else:
@@ -61,13 +89,20 @@ class Transform:
             small = image.resize((self.size[1], self.size[0]), Image.Resampling.BICUBIC)
         pixels = np.asarray(small).reshape(*self.size, -1)
         if pixels.shape[2] != len(self.mean):
-            raise GamlensError(f"The transform has {len(self.mean)} channels, the image {pixels.shape[2]}.")
+            raise GamlensError(
+                f"The transform has {len(self.mean)} channels, the image {pixels.shape[2]}: give a mean and a std for "
+                "each channel of the image."
+            )
         return pixels, frame
 
     def normalise(self, pixels: Pixels, into: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        """Write (x / 255 - mean) / std of `pixels` (H,W,C) to `into` (C,H,W).
+        """Write (x / 255 - mean) / std of every pixel x to `into`.
 
-        It is done by numpy because torch would start threads of its own in every thread that decodes images.
+        numpy computes this because torch would start its own worker threads in every thread that decodes images.
+
+        Args:
+            pixels: (H,W,C) uint8.
+            into: (C,H,W) float32, which is overwritten.
         """
         mean, std = (np.array(values, np.float32)[:, None, None] for values in (self.mean, self.std))
         np.divide(pixels.transpose(2, 0, 1), 255, out=into, dtype=np.float32)
@@ -75,22 +110,37 @@ class Transform:
         np.divide(into, std, out=into)
 
     def table(self) -> Tensor:
-        """What each value of a uint8 pixel becomes: (C,256). With it a GPU normalises to the same bits as numpy."""
+        """Return the normalised value of each possible uint8 pixel: entry (c, x) is (x / 255 - mean[c]) / std[c].
+
+        A GPU that looks pixels up in this table gets the same bits as `normalise`.
+
+        Returns:
+            (C,256) float32.
+        """
         made = np.empty((len(self.mean), 1, 256), np.float32)
         self.normalise(np.arange(256, dtype=np.uint8)[None, :, None].repeat(len(self.mean), axis=2), made)
         return torch.from_numpy(made[:, 0])
 
     def using(self, mode: str) -> Transform:
-        """The same input, squashed or cropped."""
+        """Return this transform with another mode, "squash" or "crop"."""
         return replace(self, mode=cast(Mode, mode))
 
     def scaled(self, factor: float) -> Transform:
-        """The same view of the image at another input size."""
+        """Return a transform that shows the same part of the image at `factor` times the input size.
+
+        >>> Transform(size=(224, 224)).scaled(2).size
+        (448, 448)
+        """
         size = (round(self.size[0] * factor), round(self.size[1] * factor))
         return self if factor == 1 else replace(self, size=size, short=round(self.short * factor))
 
     def _cropped(self, image: Image.Image) -> tuple[Image.Image, Frame]:
-        """The centre of the image whose short side is resized to `short`."""
+        """Resize the short side of an image to `short` and crop the centre; return it with its frame.
+
+        A crop at (left, top) of the resized image, which is width x height, shows the window of the original whose
+        corners are the crop's, multiplied by (image.width / width, image.height / height). Where the resized image
+        would be very large, Pillow resamples only this window.
+        """
         (width, height), (crop_height, crop_width) = _short_side(image.size, self.short), self.size
         left, top = round((width - crop_width) / 2), round((height - crop_height) / 2)
         sx, sy = image.width / width, image.height / height
@@ -104,27 +154,41 @@ class Transform:
 
 @dataclass(frozen=True)
 class ExternalTransform:
-    """A user's own callable on PIL images; where its output lies in the image is read from its torchvision parts."""
+    """A user's own callable from a PIL image to a tensor (C,H,W).
+
+    Which part of the image its output shows is computed from the torchvision transforms that it consists of. If it
+    contains anything else, a warning says so, and maps are laid over the whole image.
+    """
 
     fn: Callable[[Image.Image], Any]
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
-        """The model's input (C,H,W) and where it lies in the image."""
+        """Transform one image: the model's input (C,H,W), and the Frame that says which part of the image it shows."""
         with reworded("The transform failed on an image"):
             tensor = self.fn(image)
         if not isinstance(tensor, Tensor) or tensor.ndim != 3 or not tensor.is_floating_point():
             found = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise GamlensError(f"The transform must turn a PIL image into a (C,H,W) tensor; it gave {found}.")
+            raise GamlensError(
+                f"The transform must turn a PIL image into a floating point (C,H,W) tensor; it gave {found}."
+            )
         size = (int(tensor.shape[1]), int(tensor.shape[2]))
         return tensor, Frame((image.height, image.width), size, self._window(image))
 
     def _window(self, image: Image.Image) -> tuple[float, float, float, float]:
-        """The part (x0, y0, x1, y1) of the image that the callable's steps leave."""
+        """Follow the resizes and crops of the callable: which part (x0, y0, x1, y1) of the image its output shows.
+
+        (width, height) is the current size, and (left, top, seen_w, seen_h) is the part of the original image that the
+        current image shows. One current pixel is therefore seen_w / width original pixels wide.
+        """
         width, height, left, top = image.width, image.height, 0.0, 0.0
         seen_w, seen_h = float(width), float(height)
         for kind, value in _steps(self.fn):
             if kind == "unknown":
-                warn(f"The transform's {value} is not understood: maps are laid over the whole image.")
+                warn(
+                    f"The transform's {value} is not understood, so it is not known which part of the image the model "
+                    "sees: maps are laid over the whole image. Use torchvision's Resize and CenterCrop, or a "
+                    "gamlens.Transform."
+                )
                 return 0.0, 0.0, float(image.width), float(image.height)
             if kind == "crop":
                 sx, sy = seen_w / width, seen_h / height
@@ -138,15 +202,18 @@ class ExternalTransform:
         return left, top, left + seen_w, top + seen_h
 
 
-_HARMLESS = {
+_HARMLESS = {  # transforms that move no pixel
     *("ToTensor", "Normalize", "PILToTensor", "ToImage", "ToDtype", "ConvertImageDtype", "Grayscale", "RGB"),
     *("MaybeToTensor", "ToPureTensor"),
 }
 
 
 def _steps(fn: Any) -> list[tuple[str, Any]]:
-    """What a torchvision transform does to the geometry: ("resize", (side,) or (h, w)), ("crop", (h, w)), or
-    ("unknown", name)."""
+    """List what a torchvision transform does to the geometry of an image.
+
+    Returns:
+        For each step ("resize", (short side,)), ("resize", (h, w)), ("crop", (h, w)), or ("unknown", class name).
+    """
     name = type(fn).__name__
     if name == "Compose":
         return [step for part in fn.transforms for step in _steps(part)]
@@ -160,13 +227,13 @@ def _steps(fn: Any) -> list[tuple[str, Any]]:
 
 
 def _short_side(size: Size, short: int) -> Size:
-    """(width, height) scaled so that the short side is `short`; the long side is rounded down, as torchvision does."""
+    """Scale (width, height) so that the short side is `short`; the long side is rounded down, as in torchvision."""
     width, height = size
     return (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
 
 
 def _offset(side: int, crop: int) -> int:
-    """Where torchvision's centre crop starts; it pads an image that is smaller than the crop."""
+    """Return where torchvision's centre crop starts: below zero if it pads an image that is smaller than the crop."""
     return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
 
 
@@ -175,4 +242,5 @@ def _sides(size: Any) -> tuple[int, ...]:
 
 
 def _pair(size: Any) -> Size:
+    """Read a crop size that is given as one number or as (h, w)."""
     return _sides(size)[0], _sides(size)[-1]

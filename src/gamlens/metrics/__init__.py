@@ -1,5 +1,7 @@
-"""Measures of saliency maps, one file per family: tensors in, one value per item out; `aggregate` makes the numbers of
-tables from them.
+"""Metrics of saliency maps, one file per family: functions from tensors to one value per item.
+
+METRICS drives the evaluation: what is measured, stored, and shown in tables and reports follows from its entries
+(`Metric` in metric.py). `aggregate` makes the numbers of tables from the values of items.
 
 A value is NaN where there is nothing to measure (no positive confidence, no ground truth); such an item counts nowhere.
 """
@@ -10,37 +12,31 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gamlens.errors import Registry
-from gamlens.metrics.adp import drop, increase
+from gamlens.metrics.adp import SCORE_COLUMNS, drop, drop_value, increase, increase_value, measure_scores
 from gamlens.metrics.aggregate import Better, Difference, Interval, bootstrap, improvement, paired, sign_test
-from gamlens.metrics.curves import auc, order, steps
-from gamlens.metrics.iou import THRESHOLDS, best_threshold, box_hits, box_iou, boxes_at, iou_grid, mask_iou_grid
+from gamlens.metrics.curves import auc, measure_deletion, measure_insertion, order, steps
+from gamlens.metrics.iou import box_hits, box_iou, boxes_at, hits_value, iou_grid, mask_iou_grid, measure_boxes
 from gamlens.metrics.masking import CONTROLS, Fill, centre, centre_prior, explain_mask
-from gamlens.metrics.pointing import peak, pointing, pointing_mask
+from gamlens.metrics.metric import KINDS, Metric, MetricInput, MetricValues, StoredColumns
+from gamlens.metrics.pointing import measure_pointing_mask, peak, pointing, pointing_mask
 from gamlens.metrics.similarity import hog, pearson, ranks, ssim
+from gamlens.metrics.thresholds import THRESHOLDS, best_threshold
 
-
-@dataclass(frozen=True)
-class Metric:
-    """An entry of METRICS: `fn` gives one value per item (N,), or one per item and threshold (N,T).
-
-    The number in a table is 100 x the mean over the items that are not NaN, at one threshold where there are several.
-    """
-
-    fn: Callable[..., Tensor]
-    title: str
-    better: Better
-
-
+# The order is that of tables and of the columns in files. The first metric of a kind leads its reports.
 METRICS: dict[str, Metric] = Registry("metric", {
-    "adp": Metric(drop, "ADP", "down"),
-    "pic": Metric(increase, "PIC", "up"),
-    "iou": Metric(iou_grid, "IoU", "up"),
-    "mask_iou": Metric(mask_iou_grid, "Mask IoU", "up"),
-    "max_box_acc": Metric(box_hits, "MaxBoxAcc", "up"),
-    "pointing": Metric(pointing, "Pointing", "up"),
-    "pointing_mask": Metric(pointing_mask, "Pointing (mask)", "up"),
-    "insertion": Metric(auc, "Insertion", "up"),
-    "deletion": Metric(auc, "Deletion", "down"),
+    "iou": Metric(iou_grid, "IoU", "up", ("localization",), {"iou": "[float32]"}, measure_boxes,
+                  details={"boxes": "[int16]", "truth": "[float32]"}),
+    "max_box_acc": Metric(box_hits, "MaxBoxAcc", "up", ("localization",), {"iou": "[float32]"}, measure_boxes,
+                          hits_value),
+    "pointing": Metric.on_boxes(pointing, "Pointing", "up", column="pointing"),
+    "mask_iou": Metric.on_masks(mask_iou_grid, "IoU", "up", column="iou", type="[float32]"),
+    "pointing_mask": Metric(pointing_mask, "Pointing", "up", ("segmentation",), {"pointing": "float64"},
+                            measure_pointing_mask),
+    "adp": Metric(drop, "ADP", "down", ("objective",), SCORE_COLUMNS, measure_scores, drop_value,
+                  needs_positive_score=True, item_title="drop"),
+    "pic": Metric(increase, "PIC", "up", ("objective",), SCORE_COLUMNS, measure_scores, increase_value),
+    "insertion": Metric(auc, "Insertion", "up", ("objective",), {"insertion": "float64"}, measure_insertion),
+    "deletion": Metric(auc, "Deletion", "down", ("objective",), {"deletion": "float64"}, measure_deletion),
 })  # fmt: skip
 
 

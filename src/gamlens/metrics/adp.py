@@ -4,12 +4,19 @@ import torch
 from torch import Tensor
 
 from gamlens.metrics._checks import check_scores
+from gamlens.metrics.metric import MeasuredColumns, MetricInput, MetricValues, StoredColumns
+
+# The scores that a run may hold, before and after masking: those of a class, or that of a pair.
+SCORE_COLUMNS: dict[str, str] = {
+    f"{when}_{name}": "float64" for name in ("logit", "probability", "similarity") for when in ("before", "after")
+}
 
 
 def drop(before: Tensor, after: Tensor) -> Tensor:
-    """max(0, Y - O) / Y, NaN where Y <= 0: (N,), (N,) -> (N,). Above 1 where O < 0.
+    """The share of the score that is lost, max(0, Y - O) / Y: (N,), (N,) -> (N,).
 
-    ADP is 100 x its mean over the items with Y > 0.
+    Y is the score before masking, O the one after: NaN where Y <= 0, above 1 where O < 0. ADP is 100 x the mean over
+    the items with Y > 0.
 
     >>> drop(torch.tensor([4.0, 4.0, -1.0]), torch.tensor([3.0, 5.0, 2.0]))
     tensor([0.2500, 0.0000,    nan])
@@ -20,6 +27,30 @@ def drop(before: Tensor, after: Tensor) -> Tensor:
 
 
 def increase(before: Tensor, after: Tensor) -> Tensor:
-    """O > Y: (N,), (N,) -> (N,) bool. PIC is 100 x its mean over all items."""
+    """Whether the score rises, O > Y: (N,), (N,) -> (N,) bool. PIC is 100 x the mean over all items."""
     check_scores(before, after)
     return after > before
+
+
+def measure_scores(given: MetricInput) -> MeasuredColumns:
+    """The scores before and after masking; those that the evaluation does not have are None."""
+    found = {"before": given.before, "after": given.after}
+    return {column: found[when].get(name) for column in SCORE_COLUMNS for when, name in [column.split("_")]}
+
+
+def drop_value(stored: StoredColumns) -> MetricValues:
+    """The drop of every item from the stored scores."""
+    values = drop(*_before_after(stored))
+    missing = int(values.isnan().sum())
+    return MetricValues(100 * values, left_out=missing, why="had no positive score to drop from" if missing else "")
+
+
+def increase_value(stored: StoredColumns) -> MetricValues:
+    """The increase of every item from the stored scores."""
+    return MetricValues(100 * increase(*_before_after(stored)).double())
+
+
+def _before_after(stored: StoredColumns) -> tuple[Tensor, Tensor]:
+    """The similarity of a run of pairs, otherwise the confidence that the table is made for: (N,), (N,)."""
+    name = "similarity" if "before_similarity" in stored.columns else stored.confidence
+    return stored.columns[f"before_{name}"], stored.columns[f"after_{name}"]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError
 from gamlens.metrics._checks import check_maps
+from gamlens.metrics.metric import MeasuredColumns, MetricInput
 
 
 def order(maps: Tensor) -> Tensor:
@@ -37,3 +38,11 @@ def auc(scores: Tensor) -> Tensor:
     if not bool(scores.isfinite().all()):
         raise GamlensError("Scores are finite, found NaN or infinity: look at the model behind the curve.")
     return torch.trapezoid(scores, dx=1 / (len(scores) - 1), dim=0)
+
+
+def measure_insertion(given: MetricInput) -> MeasuredColumns:
+    return {"insertion": None if given.inserted is None else auc(given.inserted)}
+
+
+def measure_deletion(given: MetricInput) -> MeasuredColumns:
+    return {"deletion": None if given.deleted is None else auc(given.deleted)}

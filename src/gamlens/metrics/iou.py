@@ -10,8 +10,9 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError
 from gamlens.metrics._checks import check_boxes, check_maps, check_masks, check_truths
+from gamlens.metrics.metric import MeasuredColumns, MetricInput, MetricValues, StoredColumns, at_own_threshold
+from gamlens.metrics.thresholds import THRESHOLDS
 
-THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * i, 2) for i in range(1, 20))
 MAPS_AT_ONCE = 128  # counted together by mask_iou_grid: this bounds its memory
 
 
@@ -81,22 +82,24 @@ def mask_iou_grid(
 def box_hits(grid: Tensor, *, at: float = 0.5) -> Tensor:
     """1 where IoU >= `at`, else 0, NaN where there is no ground truth: (N,T) -> (N,T).
 
-    MaxBoxAcc (Choe et al., CVPR 2020) is 100 x its mean over items at its `best_threshold`.
+    MaxBoxAcc (Choe et al., CVPR 2020) is 100 x its mean over items at the threshold that is best for them.
     """
     return torch.where(grid.isnan(), torch.nan, (grid >= at).to(grid.dtype))
 
 
-def best_threshold(grid: Tensor) -> int:
-    """The threshold with the highest mean over the items that have a ground truth, the first on a tie: (M,T) -> index.
+def measure_boxes(given: MetricInput) -> MeasuredColumns:
+    """The IoU of the predicted boxes at every threshold, with the boxes themselves, predicted and true."""
+    assert given.predicted is not None
+    return {
+        "iou": box_iou(given.predicted, given.boxes),
+        "boxes": given.predicted.flatten(1).int(),
+        "truth": [boxes.flatten().tolist() for boxes in given.boxes],
+    }
 
-    The grid holds IoUs, or hits (`box_hits`); items without ground truth are NaN.
-    """
-    if grid.ndim != 2 or grid.shape[1] == 0:
-        raise GamlensError(f"A grid of IoUs has the shape (N,T), found {tuple(grid.shape)}.")
-    used = grid[~grid.isnan().any(dim=1)].double()
-    if len(used) == 0:
-        raise GamlensError(f"No item of the {len(grid)} has a ground truth: there is nothing to choose a threshold on.")
-    return int(used.mean(dim=0).argmax())
+
+def hits_value(stored: StoredColumns) -> MetricValues:
+    """MaxBoxAcc from the column of IoU. By its definition the items that count choose the threshold themselves."""
+    return at_own_threshold(box_hits(stored.columns["iou"].double()), stored.held_out)
 
 
 def _overlap(a: Tensor, b: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError
 from gamlens.metrics._checks import check_maps, check_masks, check_truths
+from gamlens.metrics.metric import MeasuredColumns, MetricInput
 
 
 def peak(maps: Tensor) -> Tensor:
@@ -34,11 +35,19 @@ def pointing(maps: Tensor, truths: Sequence[Tensor], *, tolerance: float = 0) ->
     return torch.stack(hits) if hits else points.new_zeros(0, dtype=torch.bool)
 
 
-def pointing_mask(maps: Tensor, truth: Tensor, *, tolerance: float = 0) -> Tensor:
-    """The maximum is at most `tolerance` pixels from a pixel of the mask: (N,H,W), bool (N,H,W) -> (N,) bool."""
+def pointing_mask(maps: Tensor, truth: Tensor, void: Tensor | None = None, *, tolerance: float = 0) -> Tensor:
+    """The maximum is at most `tolerance` pixels from a pixel of the mask: (N,H,W), bool (N,H,W) -> (N,) bool.
+
+    `void` pixels are neither object nor background, so they take no part: the maximum is that of the other pixels, and
+    a void pixel is no pixel of the mask. Every item needs a pixel of the mask that is not void.
+    """
     _check_tolerance(tolerance)
-    points = peak(maps)
+    check_maps(maps)
     check_masks("truth", truth, maps)
+    if void is not None:
+        check_masks("void", void, maps)
+        maps, truth = maps.masked_fill(void, -torch.inf), truth & ~void
+    points = peak(maps)
     bare = (~truth.flatten(1).any(dim=1)).nonzero()[:, 0].tolist()
     if bare:
         raise GamlensError(f"Item {bare[0]} has an empty mask, nothing to point at: leave it out first.")
@@ -46,6 +55,16 @@ def pointing_mask(maps: Tensor, truth: Tensor, *, tolerance: float = 0) -> Tenso
     y = torch.arange(maps.shape[1], device=maps.device) - points[:, 1:]
     reached = x.square()[:, None, :] + y.square()[:, :, None] <= tolerance**2
     return (reached & truth).flatten(1).any(dim=1)
+
+
+def measure_pointing_mask(given: MetricInput) -> MeasuredColumns:
+    """1 where the map points at the mask, else 0; NaN where the mask is empty, as it is after an object was cropped."""
+    assert given.mask is not None
+    assert given.void is not None
+    some = (given.mask & ~given.void).flatten(1).any(dim=1)
+    hits = torch.full((len(given.maps),), torch.nan, dtype=torch.float64)
+    hits[some] = pointing_mask(given.maps[some], given.mask[some], given.void[some]).double()
+    return {"pointing": hits}
 
 
 def _in_boxes(point: Tensor, boxes: Tensor, tolerance: float) -> Tensor:

@@ -1,9 +1,11 @@
-"""Networks: those known by name, with their input and labels, and which layers of any network are read."""
+"""Networks: those known by name, with their input and labels, and which layers of any network are read.
+
+A network of one's own is a file in `zoo/` with a `Builder`, and a line in MODELS.
+"""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -12,7 +14,7 @@ from gamlens.errors import GamlensError, Registry
 from gamlens.models import checkpoint
 from gamlens.models.discovery.discover import NetworkLayout, Stage
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
-from gamlens.models.network import Network, Output, TextEncoder, pick
+from gamlens.models.network import Builder, FamilyBuilder, Network, Output, TextEncoder, family, input_channels, pick
 from gamlens.models.zoo import efficientnet_lite, tresnet
 from gamlens.models.zoo import huggingface as hf_zoo
 from gamlens.models.zoo import timm as timm_zoo
@@ -22,23 +24,29 @@ from gamlens.models.zoo.from_file import from_file
 from gamlens.models.zoo.lenet5 import lenet5
 
 WeightSource = str | os.PathLike[str] | Mapping[str, Tensor] | None
-Builder = Callable[..., Network]
+DEFAULT_MODEL = "efficientnet_lite0"  # its weights come with a package, so nothing is downloaded
 
 MODELS: Registry[Builder] = Registry(
     "model",
     {
-        **{name: partial(efficientnet_lite.build, name) for name in efficientnet_lite.SIDES},
-        **{name: partial(torchvision_zoo.build, name) for name in ("densenet201", "resnet101", "resnet50")},
+        **efficientnet_lite.EFFICIENTNETS,
+        **torchvision_zoo.PAPER_NETWORKS,
         "chexnet": chexnet,
-        **{name: partial(tresnet.build, name) for name in ("tresnet_m", "tresnet_l", "tresnet_xl")},
+        **tresnet.TRESNETS,
         "lenet5": lenet5,
     },
-    hint=" Or 'timm/NAME', 'hf/ID', 'file.py:build', an nn.Module.",
+    hint=" Other models are 'timm/NAME', 'hf/ID', 'file.py:build', or an nn.Module.",
 )
+PREFIXED: dict[str, FamilyBuilder] = {hf_zoo.HF_PREFIX: hf_zoo.build, timm_zoo.TIMM_PREFIX: timm_zoo.build}
 
 
 def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
-    """A network by name or a user's module, with its own weights, those of a file or state dict, or "random" ones."""
+    """A network by name, or a user's module as one.
+
+    Args:
+        model: A name, as `find` takes it, or a module.
+        weights: A file or a state dict; "random" for an untrained network; None for the network's own weights.
+    """
     if not isinstance(model, nn.Module | str):
         raise GamlensError(f"A model is an nn.Module or a name such as 'resnet50'; found {type(model).__name__}.")
     loaded: checkpoint.LoadedWeights = None
@@ -46,23 +54,38 @@ def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
         loaded = "random" if isinstance(weights, str) and weights == "random" else checkpoint.read(weights)
     source = "state dict" if isinstance(weights, Mapping) else str(weights)
     network = find(model)(weights=loaded) if isinstance(model, str) else _adopt(model, loaded, source)
+    _check_names(network)
     return network if weights is None else replace(network, weights=source)
 
 
+def _check_names(network: Network) -> None:
+    """An error where a network names a block or an embedding that its module does not have."""
+    module = unwrap(network.module)
+    for what, names in (("blocks", network.blocks), ("embedding", filter(None, (network.embedding,)))):
+        found = tuple(names)
+        try:
+            points_named(module, found or None)
+        except GamlensError as error:
+            listed = ", ".join(map(repr, found))
+            raise GamlensError(f"The network {network.name!r} names as its {what} {listed}. {error}") from error
+
+
 def find(name: str) -> Builder:
-    """The builder of a name: one of MODELS, `timm/NAME`, `hf/ID`, or any classifier of torchvision."""
+    """The builder of a name: a name in MODELS, `timm/NAME`, `hf/ID`, or any classifier of torchvision."""
     if name in MODELS:
         return MODELS[name]
-    if name.startswith(hf_zoo.HF_PREFIX):
-        return partial(hf_zoo.build, name)
-    if name.startswith(timm_zoo.TIMM_PREFIX):
-        return partial(timm_zoo.build, name)
-    others: dict[str, Builder] = {other: partial(torchvision_zoo.build, other) for other in torchvision_zoo.names()}
+    for prefix, build in PREFIXED.items():
+        if name.startswith(prefix):
+            return family(build, [name])[name]
+    others = family(torchvision_zoo.build, torchvision_zoo.names())
     return Registry(MODELS.kind, {**MODELS, **others}, hint=MODELS.hint)[name]
 
 
 def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) -> Network:
-    """A user's module as a Network; modules of transformers and timm say their input and labels themselves."""
+    """A user's module as a Network, with weights loaded into it where they are given; `source` names them in errors.
+
+    Modules of transformers and timm say their input and labels themselves.
+    """
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
     inner = unwrap(module)

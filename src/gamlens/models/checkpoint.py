@@ -1,4 +1,4 @@
-"""Weights: read from a file without running code that is in it, and loaded into a network that they fit."""
+"""Weights: reading them from a file, without running any code in that file, and loading them into a network."""
 
 import os
 import pickle
@@ -22,19 +22,21 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
 def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors by name: of a state dict, of safetensors, or of a torch file, which is loaded with weights_only."""
+    """The tensors by name in a state dict, in a .safetensors file, or in a torch file, loaded with weights_only."""
     if isinstance(weights, Mapping):
         return _unwrapped(weights, "state dict")
     file = Path(weights)
     if not file.is_file():
-        raise GamlensError(f"There is no weights file {str(file)!r}.")
+        raise GamlensError(f"There is no weights file {str(file)!r}: give the path of a .pth or .safetensors file.")
     safe = import_extra("safetensors.torch", "Reading .safetensors", extra="hf") if file.suffix == SAFE else None
     with reworded(f"Cannot read weights from {str(file)!r} (truncated, or not a checkpoint?)"):
         try:
             found = safe.load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             if not CODE.search(str(error)):
-                raise GamlensError(f"{str(file)!r} is not a checkpoint: no torch or safetensors file.") from error
+                raise GamlensError(
+                    f"{str(file)!r} is not a checkpoint: expected a file of torch.save or safetensors."
+                ) from error
             raise GamlensError(
                 f"{str(file)!r} holds more than tensors, and loading it would run code from the file. Save the tensors "
                 "alone (torch.save(model.state_dict(), ...) or safetensors) and pass that file."
@@ -43,16 +45,21 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tenso
 
 
 def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
-    """Tensors by name, taken out of the common wrappings, such as {"state_dict": ...}."""
+    """The tensors by name, taken out of wrappings such as {"state_dict": ...}; `name` names the source in errors."""
     while isinstance(found, Mapping) and (keys := [key for key in WRAPPINGS if isinstance(found.get(key), Mapping)]):
         found = found[keys[0]]
     if not isinstance(found, Mapping) or not any(isinstance(value, Tensor) for value in found.values()):
-        raise GamlensError(f"{name!r} holds no tensors by name, so it is not a checkpoint of weights.")
+        raise GamlensError(
+            f"{name!r} holds no tensors by name, so it is not a checkpoint of weights: give a state dict, or its file."
+        )
     return {str(key): value for key, value in found.items() if isinstance(value, Tensor)}
 
 
 def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Names without the prefixes that wrappers add, such as `module.`, unless `like` has such names itself."""
+    """The tensors under names without the prefixes that wrappers add, such as `module.`.
+
+    A prefix is kept as soon as a name is one that `like`, the tensors of the network to fill, has too.
+    """
     tensors = dict(tensors)
     while like is None or not any(key in like for key in tensors):
         prefix = next((prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in tensors)), None)
@@ -63,7 +70,13 @@ def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] |
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, name: str) -> None:
-    """Load tensors into a module. If some do not fit, the error lists them and nothing is loaded."""
+    """Load tensors into a module. If some do not fit, nothing is loaded, and the error lists them.
+
+    Args:
+        module: The network to fill.
+        tensors: Its weights by name; prefixes such as `module.` may stand before all of the names.
+        name: What the error calls the weights.
+    """
     own = module.state_dict()
     tensors = without_prefixes(tensors, own)
     shapes = [
@@ -95,16 +108,20 @@ def build(
     pretrained: Callable[[], nn.Module] | str = "a checkpoint of this network",
     translate: Callable[[dict[str, Tensor], nn.Module], dict[str, Tensor]] | None = None,
 ) -> tuple[nn.Module, int]:
-    """A network with the weights that are wanted, in eval mode, and its number of classes.
+    """Build a network with the weights that are wanted.
 
     Args:
         name: What errors call the network.
-        make: Builds the untrained network for a number of classes.
+        make: Builds the untrained network for a given number of classes.
         classes: The usual number of classes.
-        weights: A user's weights by name: the network is built for as many classes as they have. "random" leaves it
-            untrained, None gives it its own weights.
-        pretrained: Builds the network with its own weights. Text where no package brings them: the file to pass.
-        translate: Gives the user's weights the names that the untrained network has.
+        weights: None for the network's own weights, "random" for an untrained network, or a user's weights by name:
+            then the network is built for as many classes as they have.
+        pretrained: Builds the network with its own weights. Where no package has them it is a text instead, which
+            tells the user what file to pass.
+        translate: Renames a user's weights to the names that the untrained network, its second argument, has.
+
+    Returns:
+        The network in eval mode, and its number of classes.
     """
     if weights is None:
         if isinstance(pretrained, str):
@@ -123,7 +140,10 @@ def build(
 
 
 def _classes_of(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], classes: int) -> int:
-    """The number of classes of weights that differ from a network's own in nothing but that number."""
+    """How many classes the weights `tensors` are for.
+
+    It is another number than `classes` where the shapes differ from the network's `own` in that number alone.
+    """
     others = [(tensors[key].shape, own[key].shape) for key in own if key in tensors]
     heads = {(theirs[0], ours[0]) for theirs, ours in others if theirs != ours and theirs and ours}
     found, usual = heads.pop() if len(heads) == 1 else (classes, classes)

@@ -1,13 +1,15 @@
-"""What a network is, beside its layers: its input, its labels, where its weights come from, what it returns."""
+"""`Network`, a model with its input, labels and blocks, and `Builder`, the functions of MODELS that return one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from gamlens.errors import GamlensError
 from gamlens.inputs.transform import IMAGENET_MEAN, IMAGENET_STD
+from gamlens.models.checkpoint import LoadedWeights
 
 Output = str | int | Callable[[Any], Tensor] | None
 TextEncoder = Callable[[Sequence[str]], Any]
@@ -15,16 +17,24 @@ TextEncoder = Callable[[Sequence[str]], Any]
 
 @dataclass(frozen=True)
 class Network:
-    """A model with what comes with it.
+    """A model and what must be known to use it. Only the first three attributes have no default.
 
     Attributes:
-        weights: Where the weights are from; "random" means untrained.
-        size, mean, std, short: Its input; `short` is the short side before a centre crop.
-        labels: Class names. `aliases` gives other names of the same classes.
-        multi_label: Whether probabilities are sigmoids.
-        output: How the class scores, or the embedding, are picked out of what the module returns.
+        module: The model, in eval mode: images (B,C,H,W) -> class scores (B,K), or what `output` picks them from.
+        name: The name that results and errors call it by.
+        weights: Where the weights come from; "random" means untrained.
+        size: Height and width of its input.
+        mean, std: Per channel, subtracted from pixels of 0 to 1, and what they are divided by.
+        short: The short side that an image is resized to before a centre crop of `size`.
+        labels: The class names in the order of the class scores.
+        aliases: Other names of the same classes: {another name: the name in `labels`}.
+        multi_label: Whether probabilities are sigmoids; otherwise they are a softmax.
+        output: Key, index or callable that picks the class scores, or the embedding, out of what the module returns.
         text: The text half of a dual encoder: captions -> embeddings (T,D).
-        embeds: Whether what the module returns is an embedding, by which pairs are compared.
+        blocks: The blocks to read, named as in Lens(blocks=...). If empty, they are found by one recorded forward.
+        embedding: The layer that pairs are compared by, named as in Lens(embedding=...); "output" for a module that
+            returns an embedding. None: the layer is found by the same forward. A network whose blocks cannot be
+            found needs both names.
     """
 
     module: nn.Module
@@ -39,16 +49,57 @@ class Network:
     multi_label: bool = False
     output: Output = None
     text: TextEncoder | None = None
-    embeds: bool = False
+    blocks: tuple[str, ...] = ()
+    embedding: str | None = None
+
+
+class Builder(Protocol):
+    """A function that builds one network: what an entry of MODELS is."""
+
+    def __call__(self, *, weights: LoadedWeights = None) -> Network:
+        """Build the network; `checkpoint.build` does most of it.
+
+        Args:
+            weights: None for the network's own weights, "random" for an untrained network, or a user's tensors by
+                name, already read from their file.
+
+        Returns:
+            The Network. Where the user gave weights, `Network.weights` is replaced by where they came from.
+
+        Raises:
+            GamlensError: The weights cannot be had or do not fit, or a package is missing; it says what to do.
+        """
+
+
+class FamilyBuilder(Protocol):
+    """A function that builds any network of a family: a Builder that is given the network's name first."""
+
+    def __call__(self, name: str, weights: LoadedWeights = None) -> Network: ...
+
+
+def family(build: FamilyBuilder, names: Iterable[str]) -> dict[str, Builder]:
+    """One Builder per name, for the entries of MODELS."""
+    return {name: partial(build, name) for name in names}
+
+
+def input_channels(module: nn.Module) -> int:
+    """How many channels the images have that a model takes: those of its first convolution; 3 without one."""
+    first = next((layer for layer in module.modules() if isinstance(layer, nn.Conv2d)), None)
+    return first.in_channels if first is not None else 3
 
 
 def pick(output: Any, how: Output) -> Tensor:
-    """The tensor in a model's output: by key or attribute, by position, by a callable, or the output itself."""
+    """The tensor in a model's output.
+
+    Args:
+        output: What the model returned.
+        how: A key or attribute, a position, a callable on the output, or None for the output itself.
+    """
     found = how(output) if callable(how) else output if how is None else _part(output, how)
     if isinstance(found, Tensor):
         return found
     raise GamlensError(
-        f"The model returns {_kind(found)}, not a tensor: say which part holds the class scores, "
+        f"The model returns {_kind(found)}, not a tensor: say which part of it holds the class scores, such as "
         "output='logits' or output=0."
     )
 
@@ -59,7 +110,9 @@ def _part(output: Any, how: str | int) -> Any:
     try:
         return output[how]
     except (KeyError, IndexError, TypeError) as error:
-        raise GamlensError(f"The model's output has no {how!r}: it is {_kind(output)}.") from error
+        raise GamlensError(
+            f"The model's output has no part {how!r}, since it is {_kind(output)}: give another output=."
+        ) from error
 
 
 def _kind(output: Any) -> str:

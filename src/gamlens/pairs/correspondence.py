@@ -1,8 +1,10 @@
 """Point to point: a similarity of average-pooled features is a sum over pairs of positions, one of each image.
 
-Let h (C,u,v) and h' (C,u',v') be the last blocks of two images, and e = 1/(uv) sum_p h_p their average over positions.
-Then <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>, and the cosine divides this by |e| |e'|. The terms of the sum are the
-score itself, taken apart. They exist only if the embedding is the pooled last block.
+Let h (C,u,v) and h' (C,u',v') be the last blocks of two images, and e = 1/(uv) sum_p h_p and e' = 1/(u'v') sum_q h'_q
+their averages over positions. Then <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>. A score <e, e'> / d(e, e'), such as the
+cosine with d = |e| |e'|, divides every term of this sum by the same number d. So the terms add up to the score: the
+term of p and q is what the match of these two positions contributes. This holds only if the embedding is the pooled
+last block and the score is a multiple of the dot product (`PairScore.sums_over_positions`).
 """
 
 import math
@@ -14,13 +16,12 @@ from PIL import Image
 from torch import Tensor
 
 from gamlens import fuse, render, scores
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 
 PairSide = Literal["x", "y"]
 POOLING_TOLERANCE = 0.02
-SUMS_OVER_POSITIONS = ("cosine", "dot")  # the pair scores that are such a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,21 +72,31 @@ def parts(h: Tensor, other: Tensor, cell: tuple[int, int], factor: Tensor) -> Te
     return factor * torch.einsum("k,khw->hw", h[:, cell[0], cell[1]], other)
 
 
-def factor(h: tuple[Tensor, Tensor], embeddings: tuple[Tensor, Tensor], score: str, *, eps: float) -> Tensor:
-    """What each <h_p, h'_q> is multiplied by, so that all of them add up to the score, from both blocks and embeddings.
+def factor(
+    h: tuple[Tensor, Tensor], embeddings: tuple[Tensor, Tensor], score: str | scores.PairScoreFunction, *, eps: float
+) -> Tensor:
+    """The number (a scalar tensor) by which every <h_p, h'_q> is multiplied, so that all of them add up to the score.
 
-    Average pooling, sum pooling and a pooled vector brought to length 1 differ by one number per image. `h` are blocks
-    (C,u,v), `embeddings` (D,); `eps` is that of the precision in which the network pooled.
+    With average pooling it is 1/(uv u'v' d). Sum pooling, and an average that is brought to length 1, multiply each
+    embedding by a further number, which is found by comparing it with the average of its block.
+
+    Args:
+        h: The last blocks of both images, (C,u,v) and (C,u',v').
+        embeddings: The embeddings of both images, (D,) each.
+        score: A pair score that is a multiple of the dot product; any other is an error.
+        eps: The machine epsilon of the precision in which the network pooled.
     """
-    if score not in SUMS_OVER_POSITIONS:
-        raise GamlensError(f"Matches are of the score 'cosine' or 'dot': {near(str(score), SUMS_OVER_POSITIONS)}")
+    entry = scores.find_pair_score(score)
+    if entry.dot_divisor is None:
+        sums = ", ".join(repr(name) for name, other in scores.PAIR_SCORES.items() if other.sums_over_positions)
+        raise GamlensError(
+            f"The score {scores.score_name(score)!r} is not known to be a multiple of the dot product, so it is no sum "
+            f"over pairs of positions and has no matches: use one of {sums}."
+        )
     result, most = h[0].new_ones(()), min(1000 * eps, POOLING_TOLERANCE)
     for activation, embedding in zip(h, embeddings, strict=True):
         result = result * _pooled(activation, embedding, most) / math.prod(activation.shape[1:])
-    if score == "cosine":
-        scores.cosine(embeddings[0][None], embeddings[1][None])
-        result = result / (embeddings[0].norm() * embeddings[1].norm())
-    return result
+    return result / entry.dot_divisor(embeddings[0][None], embeddings[1][None])[0]
 
 
 def cell_of(point: tuple[float, float], frame: Frame, size: tuple[int, int]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What one forward of pairs of images gave, from which both maps of every pair are made under any score."""
+"""PairTrace: the result of one forward of pairs of images, from which both maps of every pair are made."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class PairTrace:
         n: int = 2,
         fuse: fuse.Fusion = "mean",
         *,
-        score: str | scores.PairScore = "cosine",
+        score: str | scores.PairScoreFunction = "cosine",
     ) -> PairExplanation:
-        """Both maps of every pair by `method` over the last n blocks. No forward."""
+        """Both maps of every pair by `method` over the last n blocks. The network does not run forward again."""
         entry = METHODS[method]
         x, y = self.sides(score)
         if entry.kind != "pair":
@@ -86,8 +86,8 @@ class PairTrace:
             left, right = x.explain_raw(method, raw[0]), y.explain_raw(method, raw[1])
         return PairExplanation(left, right, left.scores)
 
-    def sides(self, score: str | scores.PairScore = "cosine", *, keep: bool = True) -> tuple[Trace, Trace]:
-        """The Traces of x and of y under a score, one row per pair. Without `keep`, the graph is gone afterwards."""
+    def sides(self, score: str | scores.PairScoreFunction = "cosine", *, keep: bool = True) -> tuple[Trace, Trace]:
+        """The Traces of x and of y under a score, one row per pair. Without `keep`, the graph is freed."""
         with self._lock:
             if score not in self._sides:
                 if self.released:
@@ -101,20 +101,23 @@ class PairTrace:
                 )
             return self._sides[score]
 
-    def _backward(self, score: str | scores.PairScore, keep: bool) -> tuple[Trace, Trace]:
+    def _backward(self, score: str | scores.PairScoreFunction, keep: bool) -> tuple[Trace, Trace]:
         """The score of every pair, and one backward into both sides if there is a graph."""
-        fn, graph = scores.find_pair_score(score), self.records[0].has_graph
+        entry, graph = scores.find_pair_score(score), self.records[0].has_graph
         with without_autocast(self.embeddings[0]), outside_inference_mode(), torch.set_grad_enabled(graph):
-            value = fn(at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1]))
+            x, y = at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1])
+            value = entry.fn(x, y)
         waiting = Checks()
         for record in self.records:
             waiting += record.checks
+        if entry.undefined is not None:
+            waiting = waiting.with_check(entry.defined(x, y), x.device)
         waiting = waiting.with_check(finite_score(value, len(self)), value.device)
         found = backward.gradients(value, self.records, keep_graph=keep)
-        if score == "cosine":
-            same = scores.saturated(score, value.detach())
-            found = [{name: scores.without_saturated(g, same) for name, g in part.items()} for part in found]
-            saturated = Check(same.any, partial(scores.saturated_message, same), fatal=False)
+        if entry.saturated is not None:
+            empty = entry.saturated(value.detach(), x.detach(), y.detach())
+            found = [{name: scores.without_saturated(g, empty) for name, g in part.items()} for part in found]
+            saturated = Check(empty.any, partial(entry.saturated_message, empty), fatal=False)
             waiting = waiting.with_check(saturated, value.device)
         value = value.detach()
         return self._side(0, found, value, score, waiting), self._side(1, found, value, score, waiting)
@@ -124,7 +127,7 @@ class PairTrace:
         side: int,
         gradients: list[dict[str, Tensor]],
         value: Tensor,
-        score: str | scores.PairScore,
+        score: str | scores.PairScoreFunction,
         waiting: Checks,
     ) -> Trace:
         """The Trace of x (0) or of y (1). Both share the checks, so that what is wrong with a pair is said once."""
@@ -151,23 +154,36 @@ class PairTrace:
         return {block: h[rows] for block, h in self.records[number].activations.items()}
 
     def matches(
-        self, point: tuple[float, float], *, side: PairSide = "x", score: str = "cosine", pair: int = 0
+        self,
+        point: tuple[float, float],
+        *,
+        side: PairSide = "x",
+        score: str | scores.PairScoreFunction = "cosine",
+        pair: int = 0,
     ) -> Matches:
-        """What matches a point of one image in the other: the score's own parts at the last block. No forward.
+        """What matches a point of one image in the other: the terms of the score at the last block, see Matches.
 
-        `point`: (x, y) in original pixels of the image `side`. An error where the embedding is not the pooled block.
+        The network does not run again. It is an error if the embedding is not the pooled last block.
+
+        Args:
+            point: (x, y) in original pixels of the image `side`.
+            side: The image of the pair that the point lies in.
+            score: A score that is a multiple of the dot product, so that it is a sum over pairs of positions.
+            pair: The number of the pair.
         """
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
-        order = (0, 1) if side == "x" else (1, 0)
+        entry, order = scores.find_pair_score(score), (0, 1) if side == "x" else (1, 0)
         with torch.no_grad(), without_autocast(self.embeddings[0]):
             h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in order]
             e = [at_least_float32(self.embeddings[number][pair].detach()) for number in order]
+            for number, own in zip(order, e, strict=True):
+                entry.require_defined(own[None], "xy"[number], (pair,))
             eps = torch.finfo(self.embeddings[0].dtype).eps
             share = correspondence.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
             cells = (h[0].shape[1], h[0].shape[2])
             cell = correspondence.cell_of(point, self.provenances[order[0]].frames[pair], cells)
-            value = float(scores.PAIR_SCORES[score](e[0][None], e[1][None])[0])
+            value = float(entry.fn(e[0][None], e[1][None])[0])
             other = self.provenances[order[1]]
             return Matches(
                 map=correspondence.parts(h[0], h[1], cell, share),
@@ -181,7 +197,7 @@ class PairTrace:
             )
 
     def release(self) -> PairTrace:
-        """Let the graph go: scores explained so far stay, others need a new trace."""
+        """Free the graph. Scores that were explained before can still be explained; any other needs a new trace."""
         with self._lock:
             self.released = True
             self.records = tuple(record.without_graph() for record in self.records)

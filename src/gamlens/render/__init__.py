@@ -1,4 +1,4 @@
-"""Images and maps to pictures (`raster`) and pages (`html`), both from the records of `elements`."""
+"""Draw maps over images (`overlay`), and turn the records of `elements` into pictures (`raster`) and pages (`html`)."""
 
 from gamlens.render.chart_layout import PALETTE
 from gamlens.render.elements import (

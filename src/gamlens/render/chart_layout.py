@@ -1,7 +1,7 @@
-"""The one chart engine: a Chart becomes strokes, dots and words at places of a drawing.
+"""Lay out a chart: turn a Chart into strokes, dots and words with coordinates.
 
-`html.charts_and_tables` writes these marks as SVG and `raster.chart_image` paints them with Pillow; axes, ticks,
-scales, series, labels and colours are decided here, for both. Places are pixels (x, y) from the upper left corner.
+`html.charts_and_tables` writes these marks as SVG, and `raster.chart_image` paints them with Pillow. Axes, ticks,
+scales, labels and colours are decided here, for both. Coordinates are pixels (x, y) from the upper left corner.
 """
 
 import math
@@ -16,7 +16,7 @@ from gamlens.render.raster.lettering import ellipsized, font
 
 CHART_SIZE = (360, 250)
 LABEL_SIZE, LONGEST_NAME = 12, 96
-SLANT = 35  # degrees by which the names of steps are turned where they would not fit side by side
+SLANT = 35  # the angle in degrees of names along the x axis, if they would not fit side by side
 SWATCH_SIZE = (26, 10)
 AXIS, GUIDE = "axis", "guide"
 PALETTE: tuple[RGB, ...] = (
@@ -33,7 +33,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class Stroke:
-    """A line through points. `ink` is a name of INKS; `dash` gives the lengths of a piece and of a gap."""
+    """A line through points. `ink` is a name of INKS; `dash` is (length of a dash, length of a gap) or empty."""
 
     points: tuple[Point, ...]
     ink: str
@@ -43,7 +43,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Dots:
-    """Discs, or rings where they are hollow."""
+    """Discs around points, or rings if `hollow`."""
 
     points: tuple[Point, ...]
     ink: str
@@ -54,7 +54,10 @@ class Dots:
 
 @dataclass(frozen=True)
 class Word:
-    """Text whose start, middle or end lies at a place on its middle line; where slanted, it runs up to the place."""
+    """One line of text. Its start, middle or end (`anchor`) lies at `at`, halfway up the letters.
+
+    Slanted text rises at the angle SLANT and ends at `at`.
+    """
 
     text: str
     at: Point
@@ -68,14 +71,20 @@ Mark: TypeAlias = Stroke | Dots | Word
 
 @dataclass(frozen=True)
 class Axes:
-    """From values to places: the round numbers along both axes (from end to end) and the plot's rectangle."""
+    """Converts values of a chart to coordinates of the drawing.
+
+    Attributes:
+        x: The values at the two ends of the x axis.
+        y_ticks: The round numbers along the y axis, from end to end.
+        rectangle: Left, top, right and bottom of the plot.
+    """
 
     x: tuple[float, float]
     y_ticks: tuple[float, ...]
     rectangle: tuple[float, float, float, float]
 
     def place(self, point: Point) -> Point:
-        """Where a point lies; one beyond the axes is held at their end."""
+        """Return the coordinates of a point (x value, y value); a point beyond the axes is moved to their end."""
         left, top, right, bottom = self.rectangle
         shares = [
             min(1.0, max(0.0, (value - low) / (high - low)))
@@ -85,7 +94,7 @@ class Axes:
 
 
 def lay_out(chart: Chart) -> list[tuple[str, list[Mark]]]:
-    """The marks of a chart in a drawing of CHART_SIZE, back to front.
+    """Compute the marks of a chart in a drawing of CHART_SIZE, back to front.
 
     Returns:
         One group for the axes and guides, without a name; then one group per series, with the name of the series.
@@ -109,12 +118,12 @@ def lay_out(chart: Chart) -> list[tuple[str, list[Mark]]]:
 
 
 def _ticks_over(given: tuple[float, float] | None, values: Sequence[float]) -> tuple[float, ...]:
-    """Round numbers over the given range, or over the values."""
+    """Choose round numbers that cover the given range or, if it is None, the values."""
     return ticks(*given or (min(values, default=0.0), max(values, default=1.0)))
 
 
 def ticks(low: float, high: float) -> tuple[float, ...]:
-    """Two to eight round numbers, from one at or below `low` to one at or above `high`.
+    """Choose two to eight evenly spaced round numbers, from one at or below `low` to one at or above `high`.
 
     >>> ticks(0.02, 0.97)
     (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -127,18 +136,18 @@ def ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def numbers(values: Sequence[float]) -> list[str]:
-    """Ticks as text, all with as many decimal places as their step needs."""
+    """Write ticks as text, all with as many decimal places as their spacing needs."""
     places = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
     return [f"{value:.{places}f}" for value in values]
 
 
 def finite(points: Iterable[Point]) -> list[Point]:
-    """The points both of whose numbers are finite."""
+    """Return the points whose two numbers are both finite."""
     return [point for point in points if all(map(math.isfinite, point))]
 
 
 def swatch(series: Series) -> Mark:
-    """A piece of the series for a legend, in a drawing of SWATCH_SIZE."""
+    """Return a sample of how a series is drawn, for a legend, in a drawing of SWATCH_SIZE."""
     ink, middle = _ink(series.tone), SWATCH_SIZE[1] / 2
     if series.kind in ("dots", "marks"):
         return Dots(((SWATCH_SIZE[0] / 2, middle),), ink, 3.5)
@@ -146,12 +155,12 @@ def swatch(series: Series) -> Mark:
 
 
 def _ink(tone: int) -> str:
-    """Tone 0 is grey; the others come again after the last one."""
+    """Return the ink of a tone: tone 0 is grey, the others are the rest of PALETTE, repeated from the start."""
     return f"tone{1 + (tone - 1) % (len(PALETTE) - 1) if tone else 0}"
 
 
 def _frame(chart: Chart, axes: Axes, labels: Sequence[tuple[float, str]], *, slanted: bool) -> list[Mark]:
-    """Grid lines, the numbers or names along the axes, and the names of the axes."""
+    """Make the grid lines, the numbers or names along the axes, and the names of the axes."""
     left, _, right, bottom = axes.rectangle
     marks: list[Mark] = []
     for value, text in zip(axes.y_ticks, numbers(axes.y_ticks), strict=True):
@@ -169,7 +178,7 @@ def _frame(chart: Chart, axes: Axes, labels: Sequence[tuple[float, str]], *, sla
 
 
 def _guides(chart: Chart, axes: Axes) -> list[Mark]:
-    """The lines y = x and y = 0, where they are asked for."""
+    """Make the lines y = x (`chart.diagonal`) and y = 0 (`chart.zero`)."""
     ends = []
     if chart.diagonal:
         low, high = max(axes.x[0], axes.y_ticks[0]), min(axes.x[1], axes.y_ticks[-1])
@@ -180,7 +189,11 @@ def _guides(chart: Chart, axes: Axes) -> list[Mark]:
 
 
 def _series(series: Series, axes: Axes, *, pointed: bool) -> list[Mark]:
-    """A series in its ink. A line has a gap where a point is not finite; `pointed` marks its points."""
+    """Make the marks of one series.
+
+    A line has a gap where a point is not finite. `pointed` puts a dot on every point of a line; otherwise only a point
+    between two gaps gets one.
+    """
     ink, points = _ink(series.tone), finite(series.points)
     places = tuple(axes.place(point) for point in points)
     if not points:

@@ -1,4 +1,4 @@
-"""What a page or a figure is made of: plain records, no drawing."""
+"""The records that pages and figures consist of. They hold content; `html` and `raster` draw it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BoxCorners: TypeAlias = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture with its words; `mark` frames it green or red."""
+    """One picture with a title, a caption and alternative text; `mark` frames it in green ("good") or red ("bad")."""
 
     image: Image.Image
     title: str = ""
@@ -27,15 +27,15 @@ class Panel:
 
     @property
     def tallness(self) -> float:
-        """Height over width of the picture."""
+        """The height of the picture divided by its width."""
         return self.image.height / self.image.width
 
 
 @dataclass(frozen=True)
 class ScaleKey:
-    """The key of a colour map: what it shows and what its ends mean.
+    """The legend of a colour map: what it shows (`label`) and what its ends mean (`low`, `high`).
 
-    `over` shows the colours as they look over a grey photo.
+    If `over`, the colours are shown as they look when laid over a grey photo.
     """
 
     label: str
@@ -47,7 +47,7 @@ class ScaleKey:
 
 @dataclass(frozen=True)
 class LineKey:
-    """The key of a line that is drawn into pictures: what the line means and how it looks."""
+    """The legend of a line that is drawn into pictures: what the line means and how it looks."""
 
     label: str
     colour: RGB
@@ -56,11 +56,17 @@ class LineKey:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows of panels (None leaves a cell empty), with column heads and row labels.
+    """A table of panels with column heads and row labels.
 
-    `groups` are heads over several columns: (text, number of columns). `widths` are the columns' relative widths in
-    print. `breaks` are the indices of rows that begin a new part. `keys` explain colours, lines and
-    the series of charts under the grid.
+    Attributes:
+        rows: The panels of each row; None leaves a cell empty.
+        columns: The heads of the columns, or none.
+        labels: The labels of the rows, or none.
+        title: The title above the grid.
+        groups: Heads over several columns, (text, number of columns) each; together they cover all columns.
+        widths: The relative widths of the columns in print, or none for equal widths.
+        breaks: The indices of rows that are set apart from the row before by a line.
+        keys: The legends under the grid: of colour maps, lines, and series of charts.
     """
 
     rows: tuple[tuple[Panel | None, ...], ...]
@@ -74,14 +80,21 @@ class Grid:
 
     def __post_init__(self) -> None:
         if self.labels and len(self.labels) != len(self.rows):
-            raise GamlensError(f"a grid of {len(self.rows)} rows has {len(self.labels)} labels: give one for each row")
+            raise GamlensError(f"A grid of {len(self.rows)} rows has {len(self.labels)} labels: give one for each row.")
         widest = max((len(row) for row in self.rows), default=0)
         if self.columns and widest > len(self.columns):
-            raise GamlensError(f"a grid row of {widest} panels has {len(self.columns)} column heads: give one for each")
+            raise GamlensError(
+                f"A grid row of {widest} panels has {len(self.columns)} column heads: give one for each panel."
+            )
         if self.groups and sum(span for _, span in self.groups) != self.width:
-            raise GamlensError(f"a grid of {self.width} columns has the groups {self.groups}: they must cover it")
+            raise GamlensError(
+                f"A grid of {self.width} columns has the groups {self.groups}: their numbers of columns must add up to "
+                f"{self.width}."
+            )
         if self.widths and (len(self.widths) != self.width or min(self.widths) <= 0):
-            raise GamlensError(f"a grid of {self.width} columns has the widths {self.widths}: give each one above 0")
+            raise GamlensError(
+                f"A grid of {self.width} columns has the widths {self.widths}: give one number above 0 for each column."
+            )
 
     @property
     def width(self) -> int:
@@ -90,13 +103,13 @@ class Grid:
 
     @property
     def tallness(self) -> tuple[float, ...]:
-        """For each row the height over width of its cells, which are equal: that of its tallest picture, at most 1."""
+        """For each row, the height of its cells divided by their width: that of its tallest picture, but at most 1."""
         return tuple(min(1.0, max((panel.tallness for panel in row if panel), default=1.0)) for row in self.rows)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars: (label, share in 0..1, text at the end)."""
+    """Horizontal bars, (label, length from 0 to 1, text at the end) each."""
 
     items: tuple[tuple[str, float, str], ...]
 
@@ -111,12 +124,14 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.header):
-                raise GamlensError(f"a table of {len(self.header)} columns has the row {row!r}: give each a cell")
+                raise GamlensError(
+                    f"A table of {len(self.header)} columns has the row {row!r}: give one cell for each column."
+                )
 
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs between blank lines; **bold**, `code` and [links](#anchor) are understood."""
+    """Paragraphs, separated by blank lines. They may contain **bold**, `code` and [links](#anchor)."""
 
     text: str
 
@@ -130,12 +145,16 @@ class Heading:
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y) of a chart under one name.
+    """One named series of points in a chart.
 
-    `kind`: points joined by a line ("line", "dashed", "dotted"), points alone ("dots"), large points with whiskers
-    ("marks"), or a dashed line at the y of the first point across the whole chart ("level"). `spread` is (low, high)
-    for each point of marks: the ends of its whisker. `tone` is the number of a colour (0 is grey);
-    `ring` is the index of a point of a line that is circled. A point that is not finite leaves a gap.
+    Attributes:
+        name: The name in the legend.
+        points: The points (x, y). A point that is not finite leaves a gap.
+        kind: Points joined by a line ("line", "dashed", "dotted"), small points alone ("dots"), large points with
+            whiskers ("marks"), or a dashed line across the whole chart at the y of the first point ("level").
+        tone: The number of a colour; 0 is grey.
+        spread: For "marks", the two ends (low, high) of each point's whisker.
+        ring: For lines, the index of a point that is circled.
     """
 
     name: str
@@ -149,16 +168,23 @@ class Series:
     def over_names(
         cls, name: str, values: Sequence[float], kind: Literal["line", "dashed", "level"] = "line", *, tone: int = 1
     ) -> Series:
-        """One value per name of a chart with `names`, at x = 0, 1, 2, ..."""
+        """Make a series for a chart with `names`: one value per name, at x = 0, 1, 2, ..."""
         return cls(name, tuple((float(step), value) for step, value in enumerate(values)), kind, tone)
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with the names of its axes.
+    """A chart.
 
-    `names` stand at x = 0, 1, 2, ... in place of numbers; the points of lines over names are marked. `diagonal` draws
-    y = x and `zero` draws y = 0. Axes run from round number to round number around the given range or the points.
+    Attributes:
+        title: The title above the chart.
+        x, y: The names of the axes.
+        series: What the chart shows.
+        caption: The text below the chart.
+        names: Names along the x axis, at x = 0, 1, 2, ..., instead of numbers. Lines then have a dot on each point.
+        x_range, y_range: The ranges of the axes, extended to round numbers; None for the range of the points.
+        diagonal: Whether the line y = x is drawn.
+        zero: Whether the line y = 0 is drawn.
     """
 
     title: str
@@ -177,8 +203,8 @@ class Chart:
             furthest = max((x for x, _ in series.points), default=0.0)
             if furthest > len(self.names) - 0.5:
                 raise GamlensError(
-                    f"the series {series.name!r} has a point at x = {furthest:g}, and the chart has {len(self.names)} "
-                    "names: give one value per name"
+                    f"The series {series.name!r} has a point at x = {furthest:g}, and the chart has {len(self.names)} "
+                    "names: give one value per name."
                 )
 
 

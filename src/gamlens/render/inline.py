@@ -1,4 +1,4 @@
-"""Plain words to safe HTML, to anchors, and to names that are unique."""
+"""Convert text with simple markup to safe HTML or plain text, and titles to anchors."""
 
 import re
 import unicodedata
@@ -12,12 +12,15 @@ _INLINE = re.compile(
 
 
 def inline(text: str) -> str:
-    """`text` escaped, with **bold**, `code` and [links](#anchor) to anchors or neighbouring files."""
+    """Escape text for HTML, and turn **bold**, `code` and [links](#anchor) into elements.
+
+    A link may lead to an anchor of the page or to a relative path.
+    """
     return _INLINE.sub(_element, escape(text))
 
 
 def _element(found: re.Match[str]) -> str:
-    """The HTML of one piece of markup in text that is escaped already."""
+    """Return the HTML of one piece of markup, whose text is escaped already."""
     if found["code"] is not None:
         return f"<code>{found['code']}</code>"
     if found["bold"] is not None:
@@ -26,18 +29,22 @@ def _element(found: re.Match[str]) -> str:
 
 
 def bare(text: str) -> str:
-    """`text` without its inline markup, not escaped."""
+    """Remove the inline markup from text; the result is not escaped."""
     return _INLINE.sub(lambda found: found["code"] or bare(found["bold"] or found["name"]), text)
 
 
 def paragraphs(text: str, *, kind: str = "") -> str:
-    """One <p> for each part of `text` between blank lines."""
+    """Make one <p> element, of CSS class `kind` if given, for each paragraph of text; blank lines separate them."""
     opening = f'<p class="{kind}">' if kind else "<p>"
     return "\n".join(f"{opening}{inline(part.strip())}</p>" for part in re.split(r"\n\s*\n", text) if part.strip())
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """The names, with -2, -3, ... after those that came before, in whichever case."""
+    """Make names unique, ignoring case: the second "a" becomes "a-2", the third "a-3".
+
+    >>> unique_names(["a", "b", "A"])
+    ['a', 'b', 'A-2']
+    """
     taken: dict[str, str] = {}
     for name in names:
         wanted, number = name, 2
@@ -48,6 +55,10 @@ def unique_names(names: Iterable[str]) -> list[str]:
 
 
 def slug(text: str) -> str:
-    """`text` as an anchor: lower case, hyphens between words."""
+    """Turn text into an HTML anchor: lower case, with hyphens between words.
+
+    >>> slug("Why two images match")
+    'why-two-images-match'
+    """
     ascii_only = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^a-z0-9]+", "-", ascii_only.lower()).strip("-") or "section"

@@ -124,11 +124,12 @@ def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens
     else:
         panels = [truth]
         for column, value, result in zip(shown, values, _maps(run, unit, side, shown, lens), strict=True):
+            caption = f"{column.item_title} {value}"
             if column.threshold is None:
-                panels.append(heat(result, caption=f"drop {value}"))
+                panels.append(heat(result, caption=caption))
             else:
                 place = place_panel(result, example, column.threshold, masks=kind == "segmentation")
-                panels.append(replace(place, caption=f"IoU {value}"))
+                panels.append(replace(place, caption=caption))
     return [replace(panel, image=thumbnail(panel.image, CASE_SIDE)) for panel in panels]
 
 

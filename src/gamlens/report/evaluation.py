@@ -78,7 +78,7 @@ def _topics(run: Run, options: ReportOptions) -> list[Topic]:
     curve = parts.thresholds(found)
     return [
         ("Numbers", parts.numbers(run, confidence=options.confidence)),
-        *([("IoU against threshold", curve)] if curve else []),
+        *([(f"{base.metric.title} against threshold", curve)] if curve else []),
         ("Item by item", parts.scatter(base, others)),
         ("Gains by object size", by_size),
         ("Best and worst cases", pictures),

@@ -9,6 +9,7 @@ import torch
 
 from gamlens import metrics
 from gamlens.evaluation import tables
+from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.results import Run
 from gamlens.methods import METHODS
 from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
@@ -21,32 +22,40 @@ SMALL = 20
 def numbers(run: Run, *, confidence: str) -> list[Block]:
     """One line per method and n, every metric with its interval, controls among them."""
     found = tables.cells(run, confidence=confidence)
-    names = list(dict.fromkeys(cell.metric for cell in found))
+    heads = {cell.metric: f"{cell.metric} {'↓' if cell.better == 'down' else '↑'}" for cell in found}
+    lead = next(iter(heads))
     papers = " / ".join(dict.fromkeys(cell.metric for cell in found if cell.paper is not None))
-    cut = any(cell.threshold is not None for cell in found)
-    header = ["method", "n", *(f"{name} {'↓' if tables.BETTER[name] == 'down' else '↑'}" for name in names)]
-    header += [*(["IoU's threshold"] if cut else []), "items", *([f"the paper's {papers}"] if papers else [])]
+    cut = any(cell.threshold is not None for cell in found if cell.metric == lead)
+    header = ["method", "n", *heads.values(), *([f"{lead}'s threshold"] if cut else []), "items"]
+    header += [f"the paper's {papers}"] if papers else []
     lines: list[tuple[TableCell, ...]] = []
     for method, n in dict.fromkeys((cell.method, cell.n) for cell in found):
         mine = {cell.metric: cell for cell in found if (cell.method, cell.n) == (method, n)}
-        first = mine[names[0]]
+        first = mine[lead]
         at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
         known = [cell for cell in mine.values() if cell.paper is not None]
         paper = " / ".join(f"{cell.paper:g}" for cell in known) + (f" ({known[0].paper_model})" if known else "")
         title = METHODS[method].title if n else f"{method} (control)"
-        values = (tables.shown(mine[name]) for name in names)
+        values = (tables.shown(mine.get(name)) for name in heads)
         lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))
-    left_out = max((cell.left_out for cell in found), default=0)
-    why = "chose the thresholds and are left out of IoU" if "IoU" in names else "had no positive score to drop from"
-    note = f" {left_out} items {why}." if left_out else ""
-    return [
-        Table(tuple(header), tuple(lines)),
-        Text(f"In %, with 95 % bootstrap intervals over items. Touch a head to sort.{note}"),
-    ]
+    said = ["In %, with 95 % bootstrap intervals over items. Touch a head to sort.", *_left_out(found)]
+    return [Table(tuple(header), tuple(lines)), Text(" ".join([*said, left_out_note(run.about)]).strip())]
+
+
+def _left_out(found: Sequence[tables.Cell]) -> list[str]:
+    """One sentence per reason to leave items out, with the metrics that do; the method with the most items counts."""
+    said = []
+    for why in dict.fromkeys(cell.why for cell in found if cell.left_out):
+        mine = [cell for cell in found if cell.why == why]
+        titles = ", ".join(dict.fromkeys(cell.metric for cell in mine))
+        said.append(f"{max(cell.left_out for cell in mine)} items {why} and are left out of {titles}.")
+    return said
 
 
 def thresholds(found: Sequence[Column]) -> list[Block]:
-    """Mean IoU against the threshold: one colour per method, dashed where n = 1; controls grey."""
+    """The mean against the threshold, where the metric has several: one colour per method, dashed where n = 1; controls
+    grey.
+    """
     tones = {name: number for number, name in enumerate(dict.fromkeys(c.method for c in found if c.n), start=1)}
     lines = []
     for column in found:
@@ -60,7 +69,8 @@ def thresholds(found: Sequence[Column]) -> list[Block]:
         points = tuple(zip(metrics.THRESHOLDS, means, strict=True))
         lines.append(Series(column.name, points, kind, tones.get(column.method, 0), ring=ring if column.n else None))
     caption = "A ring marks the threshold that the table uses: the best on the held-out items."
-    return [Chart("", "threshold", "mean IoU, %", tuple(lines), caption, x_range=(0.0, 1.0))]
+    label = f"mean {found[0].metric.title}, %"
+    return [Chart("", "threshold", label, tuple(lines), caption, x_range=(0.0, 1.0))]
 
 
 def scatter(base: Column, others: Sequence[Column]) -> list[Block]:
@@ -79,9 +89,9 @@ def scatter(base: Column, others: Sequence[Column]) -> list[Block]:
         lines.append((other.name, _signed(gap), gap.wins, gap.losses, gap.ties, f"{gap.p:.2g}"))
     if not charts:
         return [Text("There is no other method or n to compare with.")]
-    what, side = ("Drop of the score, %", "below") if base.grid is None else ("IoU, %", "above")
+    side = "above" if base.sign > 0 else "below"
     header = ("against", f"{base.name}: gain", "better", "worse", "equal", "p (sign test)")
-    note = f"{what}, an item each; points {side} the line are items where {base.name} is the better."
+    note = f"Each point is one item by its {base.item_title} in %; {base.name} is better on those {side} the line."
     return [Text(note), Charts(tuple(charts)), Table(header, tuple(lines))]
 
 

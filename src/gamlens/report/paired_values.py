@@ -8,36 +8,34 @@ from torch import Tensor
 
 from gamlens import metrics
 from gamlens.evaluation.results import Columns, Run
+from gamlens.evaluation.tables import Score, scores
 from gamlens.figures.request import PAPER_N
 from gamlens.methods import METHODS
-from gamlens.metrics import Difference
+from gamlens.metrics import Difference, Metric
 
 ItemKey = tuple[str, str]  # an item's name, and "x" or "y" where it is a side of a pair
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One method at one n: a value in % for every item and side, NaN where there is none.
+    """One method at one n by one metric: a value in % for every item and side, NaN where there is none.
 
-    `grid` (N,T) holds IoU in % at every threshold, where the run measured places; `held` the hold-out.
+    `used` (N,) says which items count: the others chose the threshold. `grid` (N,T) holds the values in % at every
+    threshold, where the metric has several.
     """
 
     method: str
     n: int
     keys: tuple[ItemKey, ...]
+    metric: Metric
     values: Tensor
-    held: Tensor
+    used: Tensor
     threshold: float | None = None
     grid: Tensor | None = None
 
     @property
     def name(self) -> str:
         return f"{METHODS[self.method].title}, n={self.n}" if self.n else f"{self.method} (control)"
-
-    @property
-    def used(self) -> Tensor:
-        """Which items count: all but the hold-out, or all where nothing else is left."""
-        return ~self.held if bool((~self.held).any()) else torch.ones_like(self.held)
 
     @property
     def counted(self) -> Tensor:
@@ -47,15 +45,21 @@ class Column:
     @property
     def sign(self) -> int:
         """What a difference of two values is multiplied by so that plus is better: IoU should rise, a drop fall."""
-        return -1 if self.grid is None else 1
+        return 1 if self.metric.better == "up" else -1
+
+    @property
+    def item_title(self) -> str:
+        """What the value of one item is called."""
+        return self.metric.item_title or self.metric.title
 
     def mean(self) -> float:
         return float(self.values[self.counted].mean())
 
 
 def columns(run: Run, *, confidence: str = "logit") -> list[Column]:
-    """Every method and n of the run, controls last."""
-    made = [_column(method, n, rows, confidence) for (method, n), rows in run.groups.items()]
+    """Every method and n of the run by the first metric that the run has (IoU or ADP), controls last."""
+    found = {key: scores(run, rows, confidence=confidence) for key, rows in run.groups.items()}
+    made = [_column(*key, run.groups[key], own[0]) for key, own in found.items() if own]
     return sorted(made, key=lambda column: column.n == 0)
 
 
@@ -101,13 +105,8 @@ def gains(base: Column, other: Column) -> dict[ItemKey, float]:
     return dict(zip(keys, (base.sign * (mine - theirs)).tolist(), strict=True))
 
 
-def _column(method: str, n: int, rows: Columns, confidence: str) -> Column:
+def _column(method: str, n: int, rows: Columns, score: Score) -> Column:
     keys = tuple((str(item), str(side)) for item, side in zip(rows["item"], rows["side"], strict=True))
-    held = torch.from_numpy(rows["held_out"])
-    if "iou" in rows:
-        grid = 100 * torch.from_numpy(rows["iou"]).double()
-        best = metrics.best_threshold(grid[held] if bool(held.any()) else grid)
-        return Column(method, n, keys, grid[:, best], held, float(metrics.THRESHOLDS[best]), grid)
-    name = "similarity" if "before_similarity" in rows else confidence
-    before, after = (torch.from_numpy(rows[f"{when}_{name}"]) for when in ("before", "after"))
-    return Column(method, n, keys, 100 * metrics.drop(before, after), torch.zeros_like(held))
+    own = score.found
+    used = torch.ones(len(keys), dtype=torch.bool) if own.counted is None else own.counted
+    return Column(method, n, keys, score.metric, own.values, used, own.threshold, own.grid)

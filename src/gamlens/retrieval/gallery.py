@@ -88,7 +88,7 @@ class Gallery:
     def check(self, lens: Lens | Mapping[str, str]) -> None:
         """Raise an error if another model, other weights, another block or precision made this gallery.
 
-        In place of the lens, what a gallery of its own would say in `about` may be given.
+        In place of a lens, the `about` of a gallery that it made may be given.
         """
         asked_of = lens if isinstance(lens, Mapping) else lens_identity(lens)
         for name in ("model", "block", "embedding", "precision", "fingerprint"):
@@ -105,11 +105,13 @@ class Gallery:
 
 
 def join_galleries(parts: Sequence[Gallery]) -> Gallery:
-    """One gallery of all images in order. Its form is "other" where the parts do not agree about it."""
+    """One gallery of the images of all parts, in order. Its `law` is "other" if the laws of the parts differ."""
     if not parts:
         raise GamlensError("There is no image to remember.")
     if len(sizes := {part.size for part in parts}) > 1:
-        raise GamlensError(f"The images of a gallery must come out at one size; found {sorted(sizes)}.")
+        raise GamlensError(
+            f"The images of a gallery must have the same size after the transform; found {sorted(sizes)}."
+        )
     tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in TENSORS}
     return replace(
         parts[0],
@@ -121,7 +123,7 @@ def join_galleries(parts: Sequence[Gallery]) -> Gallery:
 
 
 def lens_identity(lens: Lens) -> dict[str, str]:
-    """What a gallery records of the lens that made it; block and embedding only once the lens knows them."""
+    """What a gallery records of the lens that made it. Block and embedding are there once the lens knows them."""
     identity = {"model": lens.name, "weights": lens.weights, "precision": lens.precision}
     identity["fingerprint"] = fingerprint(unwrap(lens.model))
     return {**identity, "block": lens.blocks[-1], "embedding": lens.embedding} if lens.knows_blocks else identity

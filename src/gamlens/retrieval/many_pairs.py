@@ -1,8 +1,9 @@
 """Pairs by the thousand: every image is run once, however many pairs it is in.
 
-The gradients of a pair's score by the last block are written down where the embedding allows it (`_by_formula`). Else
-they come from one backward per pair through the last blocks of each image (`_by_backward`). Methods that need no
-gradient go the same ways without one: `_by_formula` at n = 1, whatever the embedding, and `_by_backward` at n > 1.
+Where the embedding is a known function of the last block, the gradients of a pair's score by that block follow from a
+formula (`_by_formula`; `embedding_form` derives it). Otherwise they come from one backward per pair through the last
+blocks of each image (`_by_backward`). Methods that need no gradient go the same ways without one: `_by_formula` at
+n = 1, whatever the embedding, and `_by_backward` at n > 1.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -
     entry = methods.find(options.method)
     x, y = (side if isinstance(side, Gallery) else list(pictures(side)) for side in (queries, gallery))
     for side in {repr(side.about): side for side in (x, y) if isinstance(side, Gallery)}.values():
-        side.check(lens)  # once, where both were made alike
+        side.check(lens)  # only once if both were made in the same way
     reads_block, any_form = entry.kind != "input", not entry.needs_gradient
     forwards = partial(embed_batches, lens, batch_size=options.batch_size)
     if reads_block:
@@ -121,7 +122,8 @@ def _by_backward(
         seen.update(zip(numbers.tolist(), batch.shown, strict=True))
     for numbers, batch in zip(torch.split(torch.arange(len(queries)), size), held, strict=True):
         _add_backward(maps, 0, batch, numbers, (ex, ey))
-    # An image in no pair was never run. It keeps its number; its frame, which no row refers to, is any other's.
+    # An image that is in no pair was not run, so its frame is not known. It is listed with the frame of another image,
+    # so that the numbers of the images stay as they are; no row of the result refers to it.
     unused = next(iter(seen.values()))[1]
     y_shown = [seen.get(number, (picture, unused)) for number, picture in enumerate(images)]
     return maps.explanation([image for batch in held for image in batch.shown], y_shown)
@@ -132,8 +134,9 @@ def _add_backward(
 ) -> None:
     """Add the maps of one side of all chosen pairs whose image is in `batch`; `numbers` (B,) are its images, ascending.
 
-    An image is in several pairs: its k-th pair belongs to the k-th backward through the batch. As many backwards as
-    make up `batch_size` images run together.
+    One backward through the batch gives every image the gradient of one of its pairs. An image may be in several
+    pairs: the k-th backward is for the k-th pair of every image. Backwards run together as long as they have no more
+    than `batch_size` images in all.
     """
     images, most = len(numbers), maps.options.batch_size
     pairs = torch.isin(maps.chosen[:, side], numbers).nonzero()[:, 0]

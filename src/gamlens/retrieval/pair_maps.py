@@ -40,8 +40,7 @@ class PairMaps:
         if methods.find(self.options.method).needs_gradient:
             values, gradients, saturated = score_gradients(score, x, y, chosen)
         else:
-            values = pair_scores(score, x, y, chosen)
-            saturated = scores.saturated(score, values)
+            values, saturated = pair_scores(score, x, y, chosen)
         self._saturated[places.to(self._saturated.device)] = saturated.to(self._saturated.device)
         return values, gradients
 
@@ -87,9 +86,9 @@ class PairMaps:
                 whole.blocks[name][at] = maps
 
     def explanation(self, x: Iterable[FramedPicture], y: Iterable[FramedPicture]) -> PairExplanation:
-        """All pairs, given every image of x and of y. Warns of pairs whose cosine is at its maximum."""
+        """All pairs, given every image of x and of y. Warns of pairs whose score has no gradient."""
         if bool(self._saturated.any()):
-            warn(scores.saturated_message(self._saturated))
+            warn(scores.find_pair_score(self.options.score).saturated_message(self._saturated))
         scored = self._sides[0].scores
         waiting = Checks().with_check(finite_score(scored, len(self.chosen)), scored.device)
         sides = []

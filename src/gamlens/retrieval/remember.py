@@ -1,4 +1,4 @@
-"""One forward per image: its last activation and embedding are remembered, or its graph is held for backwards."""
+"""Runs every image forward once and keeps its last activation and embedding, or its graph for later backwards."""
 
 from __future__ import annotations
 

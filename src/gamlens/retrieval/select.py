@@ -1,4 +1,4 @@
-"""What is asked of many pairs: which of them are explained and how; their scores, and gradients by the embeddings."""
+"""Which of many pairs are explained, and how; their scores, and the gradients of these by the embeddings."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
@@ -12,12 +12,17 @@ from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.fuse import Fusion, at_least_float32, without_autocast
 
+SIDE_NAMES = ("queries", "gallery")
+
 
 @dataclass(frozen=True, eq=False)
 class PairOptions:
-    """Which pairs are explained (`pairs`, the `top` images of each query, or all), how, and how many at a time."""
+    """Which pairs are explained (those of `pairs`, the `top` images of each query, or all), how, and in which batches.
 
-    score: str | scores.PairScore
+    The fields are the options of `Lens.compare_many`.
+    """
+
+    score: str | scores.PairScoreFunction
     method: str
     n: int
     fuse: Fusion
@@ -33,7 +38,7 @@ class PairOptions:
 
     @property
     def blocks(self) -> int:
-        """How many of the last blocks are read: one map per image is made by methods that are not of kind "block"."""
+        """How many of the last blocks are read: n, or 1 if the method is not of kind "block" and makes a single map."""
         return self.n if methods.find(self.method).kind == "block" else 1
 
 
@@ -46,51 +51,53 @@ def select_pairs(options: PairOptions, x: Sized, y: Sized, known: tuple[Tensor, 
     return torch.cartesian_prod(torch.arange(len(x)), torch.arange(len(y))).reshape(-1, 2)
 
 
-def most_similar(score: str | scores.PairScore, queries: Tensor, images: Tensor, top: int) -> Tensor:
+def most_similar(score: str | scores.PairScoreFunction, queries: Tensor, images: Tensor, top: int) -> Tensor:
     """The `top` images (N,D) of highest score for each query (Q,D), best first: pairs (P,2), query by query."""
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise GamlensError(f"top={top!r}: give the number of images wanted for each query, at least 1.")
     ex, ey = at_least_float32(queries), at_least_float32(images)
-    for side, embeddings in enumerate((ex, ey)):
-        _check_lengths(score, side, embeddings, torch.arange(len(embeddings)))
-    fn = scores.find_pair_score(score)
+    entry = scores.find_pair_score(score)
+    for side, embeddings in zip(SIDE_NAMES, (ex, ey), strict=True):
+        entry.require_defined(embeddings, side, range(len(embeddings)))
     best = []
     with torch.no_grad(), without_autocast(ex):
         for query, own in enumerate(ex):
-            value = fn(own.expand_as(ey), ey)
+            value = entry.fn(own.expand_as(ey), ey)
             Checks().with_check(finite_score(value, len(ey)), value.device)
             near = value.topk(min(top, len(ey))).indices.cpu()
             best.append(torch.stack([torch.full_like(near, query), near], dim=1))
     return torch.cat(best)
 
 
-def pair_scores(score: str | scores.PairScore, x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
-    """The scores (P,) of embeddings x and y (P,D), in their graph if there is one.
+def pair_scores(score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores (P,) of embeddings x and y (P,D), and which of them are saturated (P,).
 
-    `chosen` (P,2) numbers the images, for errors.
+    `chosen` (P,2) holds the numbers of the images in both lists, for error messages.
     """
-    for side, embeddings in enumerate((x, y)):
-        _check_lengths(score, side, embeddings, chosen[:, side])
+    entry = scores.find_pair_score(score)
+    x, y = at_least_float32(x), at_least_float32(y)
+    for side, embeddings, numbers in zip(SIDE_NAMES, (x, y), chosen.T, strict=True):
+        entry.require_defined(embeddings.detach(), side, numbers)
     with without_autocast(x):
-        value = scores.find_pair_score(score)(at_least_float32(x), at_least_float32(y))
+        value = entry.fn(x, y)
         Checks().with_check(finite_score(value, len(x)), value.device)
-    return value
+        return value, entry.saturated_pairs(value.detach(), x.detach(), y.detach())
 
 
 def score_gradients(
-    score: str | scores.PairScore, x: Tensor, y: Tensor, chosen: Tensor
+    score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
     """The scores (P,) of embeddings x and y (P,D), their gradients (P,D) by x and by y, and which are saturated (P,).
 
-    A saturated score is at its maximum, and its gradients are zero. `chosen` (P,2) numbers the images, for errors.
+    Only the score itself is differentiated here, without the network: the embeddings are the leaves of the graph.
+    Where a score is saturated (`PairScore.saturated`) both gradients are set to zero. `chosen` (P,2) holds the numbers
+    of the images in both lists, for error messages.
     """
     with without_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
-        value = pair_scores(score, own, other, chosen)
+        value, saturated = pair_scores(score, own, other, chosen)
         gx, gy = torch.autograd.grad(value.sum(), (own, other))
-    value = value.detach()
-    saturated = scores.saturated(score, value)
-    return value, (scores.without_saturated(gx, saturated), scores.without_saturated(gy, saturated)), saturated
+    return value.detach(), (scores.without_saturated(gx, saturated), scores.without_saturated(gy, saturated)), saturated
 
 
 def _given(pairs: Sequence[tuple[int, int]], counts: tuple[int, int]) -> Tensor:
@@ -104,14 +111,3 @@ def _given(pairs: Sequence[tuple[int, int]], counts: tuple[int, int]) -> Tensor:
     if bool((found < 0).any() | (found >= torch.tensor(counts)).any()):
         raise GamlensError(f"pairs= names an image that is not there: {counts[0]} queries and {counts[1]} images.")
     return found.long()
-
-
-def _check_lengths(score: str | scores.PairScore, side: int, embeddings: Tensor, numbers: Tensor) -> None:
-    """The cosine of an embedding of length zero is an error that names the image by its number."""
-    empty = (embeddings == 0).all(dim=1)
-    if score == "cosine" and bool(empty.any()):
-        number = int(numbers[int(empty.nonzero()[0, 0])])
-        raise GamlensError(
-            f"The embedding of {('queries', 'gallery')[side]}[{number}] is all zeros, so its cosine is undefined: use "
-            "score='dot', or choose another embedding= layer."
-        )

@@ -1,4 +1,4 @@
-"""Work done before it is needed: in threads, in order, and never more than a few items ahead."""
+"""Compute items in threads before they are needed, in order, and never more than a few items ahead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ BatchT = TypeVar("BatchT")
 def prefetch(
     fn: Callable[[ItemT], LoadedT], items: Iterable[ItemT], *, workers: int | None = None
 ) -> Iterator[tuple[ItemT, LoadedT]]:
-    """Each item with fn(item), in order, while threads compute the next ones: one per thread, and one more."""
+    """Yield (item, fn(item)) for each item, in order, while threads compute the next ones.
+
+    Args:
+        fn: Called in a thread.
+        items: Read by the calling thread, at most `workers` + 1 items ahead of the one that is yielded.
+        workers: How many threads there are; see `worker_count`.
+    """
     source, count = iter(items), worker_count(workers)
     with BatchPrefetcher(fn, lambda loaded: loaded[0], batch_size=1, workers=count) as batches:
         while True:
@@ -35,14 +41,14 @@ def prefetch(
 
 
 def grouped(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
-    """Lists of `size` items, made as the items come; the last one may be shorter."""
+    """Yield lists of `size` items, as soon as each is complete; the last list may be shorter."""
     source = iter(items)
     while group := list(islice(source, size)):
         yield group
 
 
 def worker_count(workers: int | None = None) -> int:
-    """How many threads decode: `workers` where it is given, else one per core, at most 8."""
+    """Return how many threads decode: `workers` if it is given, else one per core but at most 8."""
     if workers is not None and workers < 1:
         raise GamlensError(f"workers={workers}: give at least 1.")
     return workers or min(MOST_THREADS, os.cpu_count() or 1)
@@ -50,9 +56,15 @@ def worker_count(workers: int | None = None) -> int:
 
 @dataclass(eq=False)
 class _OpenBatch(Generic[ItemT, LoadedT, BatchT]):
-    """A batch in the making: its items, what fn made of them so far (by place), and at last the batch itself.
+    """A batch that is not complete yet.
 
-    `sent` items are given to threads, in `tasks` that are not done yet; `closed` says that no more items will come.
+    Attributes:
+        items: Its items so far.
+        loaded: fn(item) by the item's index, for the items that are done.
+        sent: How many of the items have been given to threads.
+        tasks: How many tasks of threads are not done yet; a task is a few items.
+        closed: Whether no more items will come.
+        made: The collated batch, or the exception that fn or collate raised.
     """
 
     items: list[ItemT] = field(default_factory=list)
@@ -64,10 +76,17 @@ class _OpenBatch(Generic[ItemT, LoadedT, BatchT]):
 
 
 class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
-    """Takes items one by one and gives batches in order: collate([fn(item), ...]), both computed in threads.
+    """Takes items one by one and returns batches collate([fn(item), ...]) in order; threads call fn and collate.
 
-    All threads work on one batch, a few items each, so that the first batch is soon complete; the thread that finishes
-    it also collates it. Only a few batches wait to be taken: put items while there `has_room`.
+    All threads work on the same batch, a few items each, so that the first batch is complete soon. The thread that
+    finishes the last item of a batch also collates it. The caller limits the memory: it puts items while `has_room`
+    is true, and takes batches otherwise.
+
+    Args:
+        fn: Loads one item.
+        collate: Makes a batch from loaded items.
+        batch_size: How many items a batch has; the last one may have fewer.
+        workers: How many threads there are; see `worker_count`.
     """
 
     def __init__(
@@ -91,20 +110,22 @@ class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Wait for the items that threads are working on; no other is begun."""
+        """Stop: wait for the items that threads are working on, and start no others."""
         self._stopped = True
         self._pool.shutdown()
 
     @property
     def has_room(self) -> bool:
+        """Whether fewer batches wait to be taken than the limit allows."""
         return len(self.waiting) < self.most_waiting
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` would give a batch at once."""
+        """Whether `take` would return without waiting."""
         return bool(self.waiting) and self.waiting[0].made.done()
 
     def put(self, item: ItemT) -> None:
+        """Add an item to the current batch."""
         batch = self._open
         batch.items.append(item)
         if len(batch.items) == self.batch_size:
@@ -113,24 +134,26 @@ class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
             self._send(batch)
 
     def flush(self) -> None:
-        """Close the batch that was begun, full or not."""
+        """Close the current batch, full or not, if it has any items."""
         if self._open.items:
             batch, self._open = self._open, _OpenBatch()
             self.waiting.append(batch)
             self._send(batch, closes=True)
 
     def take(self) -> tuple[list[ItemT], BatchT]:
-        """The items of the oldest batch, and the batch; waits until it is made."""
+        """Wait for the oldest batch and return its items and the batch. An exception in a thread is raised here."""
         batch = self.waiting.popleft()
         return batch.items, batch.made.result()
 
     def _send(self, batch: _OpenBatch[ItemT, LoadedT, BatchT], *, closes: bool = False) -> None:
+        """Give the items that were not sent yet to a thread; `closes` says that they are the last of the batch."""
         places = range(batch.sent, len(batch.items))
         with self._lock:
             batch.sent, batch.closed, batch.tasks = len(batch.items), closes, batch.tasks + 1
         self._pool.submit(self._work, batch, places)
 
     def _work(self, batch: _OpenBatch[ItemT, LoadedT, BatchT], places: range) -> None:
+        """Load the items at `places` of a batch, in a thread, and collate the batch if it is complete then."""
         try:
             for place in places:
                 if self._stopped:
@@ -141,6 +164,6 @@ class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
                 last = batch.closed and not batch.tasks
             if last:
                 batch.made.set_result(self.collate([batch.loaded[place] for place in range(len(batch.items))]))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the batch is taken
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
             if not batch.made.done():
                 batch.made.set_exception(error)

@@ -1,9 +1,11 @@
-"""Images without end: decoded in threads, explained in batches, handed out one by one in their order.
+"""Explain a stream of images of any length: decode in threads, explain in batches, yield results in order.
 
-1. `BatchPrefetcher` decodes images in threads and puts those of one size together (`sort_by_size`).
-2. `launch` starts forward, backward and maps of a group, and the copy of its results to the host. On a GPU nothing here
-   waits, so that the next group is launched while the device works on this one.
-3. `finish` waits for the results of a group. If a batch failed, its images are tried one by one.
+Images are handled in groups of `batch_size` consecutive images.
+
+1. `BatchPrefetcher` decodes the images of a group in threads, and `sort_by_size` batches those of one size.
+2. `launch` starts forward, backward, maps, and the copy of the results to the host for one group. On a GPU it does not
+   wait for any of them, so the next group is launched while the GPU works on this one.
+3. `finish` waits for the results of a group. If a batch failed, its images are explained one by one.
 """
 
 import os
@@ -23,9 +25,9 @@ from gamlens.inputs.batch import ModelInput, join, normalise_on, part
 from gamlens.streaming.prefetch import BatchPrefetcher
 from gamlens.trace import Guess, Trace
 
-SLOW_SOURCE = 0.01  # seconds per image: what is ready does not wait for a source that takes longer
+SLOW_SOURCE = 0.01  # seconds: if the source takes longer to give an image, finished results are not held back for it
 LAUNCHED_AHEAD = 2
-Numbered = tuple[int, Any]
+Numbered = tuple[int, Any]  # the number of an image in the stream, and the image as the source gave it
 ExplainBatch = Callable[[ModelInput], tuple[Trace, Explanation]]
 ExplainedImage = tuple[Explanation, tuple[Guess, ...]]
 StartBatch = Callable[[ModelInput, Executor | None], Callable[[], list[ExplainedImage]]]
@@ -34,7 +36,15 @@ Loaded = ModelInput | GamlensError
 
 @dataclass(frozen=True, eq=False)
 class StreamResult:
-    """What came of one image: its explanation (one row per class) and the model's best classes, or an error."""
+    """The result for one image of a stream.
+
+    Attributes:
+        number: The position of the image in the stream, from 0.
+        image: The image as the source gave it.
+        explanation: The maps of this image, one row per explained class; None after an error.
+        top: The model's best classes.
+        error: Why there is no explanation; empty if there is one.
+    """
 
     number: int
     image: Any
@@ -45,7 +55,12 @@ class StreamResult:
 
 @dataclass(frozen=True, eq=False)
 class SizeBatches:
-    """The images of a group: one batch per size with the places of its images in the group, and errors by place."""
+    """The decoded images of a group.
+
+    Attributes:
+        batches: One (indices of the images in the group, batch) per image size.
+        errors: For each image that could not be decoded, by its index in the group, why.
+    """
 
     batches: tuple[tuple[list[int], ModelInput], ...]
     errors: dict[int, GamlensError]
@@ -53,9 +68,14 @@ class SizeBatches:
 
 @dataclass(frozen=True, eq=False)
 class PendingBatch:
-    """A group that the device works on: for each size the call that waits for its results, or why there are none.
+    """A group of images whose results are not on the host yet.
 
-    `start` begins a batch again, for images one by one. `landed` is done when all results are on the host.
+    Attributes:
+        group: The images with their numbers.
+        images: The same images, decoded and batched.
+        results: For each batch a function that waits for its results, or the error with which its launch failed.
+        start: Launches a batch; used again for single images after a batch failed.
+        landed: Done when all results are on the host; None if no thread waits for them.
     """
 
     group: Sequence[Numbered]
@@ -75,12 +95,20 @@ def stream(
     device: torch.device,
     ahead: int | None = None,
 ) -> Iterator[StreamResult]:
-    """One result per image, in order. A bad image has an error of its own; an error on every image is raised.
+    """Yield one StreamResult per image, in order.
+
+    An image that cannot be decoded or explained has an error in its result. If the model fails on every decoded image
+    of the first groups, the error is raised instead, since the cause is then not the image.
 
     Args:
-        load: Decodes one image, in a thread.
+        images: The images, a list or any iterable. If it raises, the results of the images before come first.
+        load: Decodes one image; called in a thread.
         explain: Traces and explains a batch on `device`.
-        ahead: How many groups are launched before the oldest is handed out, if they are decoded by then: 2 on a GPU.
+        batch_size: How many images form a group.
+        workers: How many threads decode; see `worker_count`.
+        device: Where the model lies.
+        ahead: How many groups may be launched after the one whose results are waited for: by default 2 on a GPU and 0
+            on the CPU.
     """
     if isinstance(images, str | os.PathLike) or not isinstance(images, Iterable):
         raise GamlensError(f"A stream takes many images, found {images!r:.80}: give a list or a generator of them.")
@@ -116,12 +144,20 @@ def stream(
 def explain_group(
     group: Sequence[Numbered], loaded: Sequence[Loaded], explain: ExplainBatch, *, device: torch.device, strict: bool
 ) -> list[StreamResult]:
-    """The results of decoded images, those of one size together. `strict`: raise an error if all of them fail."""
+    """Explain the decoded images of one group and return their results in order.
+
+    Args:
+        group: The images with their numbers.
+        loaded: What decoding each of them gave.
+        explain: Traces and explains a batch on `device`.
+        device: Where the model lies.
+        strict: Whether the first error is raised if every decoded image fails.
+    """
     return finish(launch(group, sort_by_size(loaded, device), partial(_start, explain, device)), strict=strict)
 
 
 def sort_by_size(loaded: Sequence[Loaded], device: torch.device) -> SizeBatches:
-    """Images of one size in one batch: normalised for a model on the CPU, in pinned memory for one on a GPU."""
+    """Batch images of the same size. For the CPU they are also normalised; for a GPU they lie in pinned memory."""
     errors: dict[int, GamlensError] = {}
     sizes: dict[Any, dict[int, ModelInput]] = {}
     for place, ready in enumerate(loaded):
@@ -138,16 +174,18 @@ def sort_by_size(loaded: Sequence[Loaded], device: torch.device) -> SizeBatches:
 def launch(
     group: Sequence[Numbered], images: SizeBatches, start: StartBatch, pool: Executor | None = None
 ) -> PendingBatch:
-    """Start to explain a group. With a `pool`, a thread of it waits for the results; nothing here does."""
+    """Start to explain a group. With a `pool`, one of its threads waits for the results, and this function does not."""
     results = tuple(attempt(start, ready, pool) for _, ready in images.batches)
-    landed = pool.submit(lambda: None) if pool else None  # the pool's only thread comes to this after the copies
+    landed = pool.submit(lambda: None) if pool else None  # the pool has one thread, which runs this after the copies
     return PendingBatch(group, images, results, start, landed)
 
 
 def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
-    """Wait for the results of a group. The images of a batch that failed are explained one by one.
+    """Wait for the results of a group and return them in order; the images of a failed batch are explained one by one.
 
-    `strict`: raise the first error if no image that could be decoded has a result.
+    Args:
+        pending: The group.
+        strict: Whether the first error is raised if every decoded image fails.
     """
     found: dict[int, ExplainedImage | GamlensError] = {}
     for (places, ready), results in zip(pending.images.batches, pending.results, strict=True):
@@ -172,7 +210,7 @@ def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
 def _start(
     explain: ExplainBatch, device: torch.device, ready: ModelInput, pool: Executor | None
 ) -> Callable[[], list[ExplainedImage]]:
-    """Explain a batch and start to copy the results to the host; the call that is returned waits for them."""
+    """Explain a batch, start to copy the results to the host, and return a function that waits for them."""
     trace, explanation = explain(normalise_on(ready, device))
     arrive = explanation.to_host(pool)
     rank = trace.rank(pool=pool) if trace.output is not None else None
@@ -186,15 +224,20 @@ def _start(
 
 
 def _read(images: Iterable[Any], errors: list[Exception]) -> Iterator[Numbered]:
-    """Images with their numbers; an error of the source is kept until the images before it are handed out."""
+    """Yield images with their numbers. An exception of the source ends them and is appended to `errors`."""
     try:
         yield from enumerate(images)
-    except Exception as error:  # noqa: BLE001 - raised in its turn
+    except Exception as error:  # noqa: BLE001 - `stream` raises it after the results of the images before
         errors.append(error)
 
 
 def _fill(decoded: BatchPrefetcher[Numbered, Any, SizeBatches], source: Iterator[Numbered], *, busy: bool) -> bool:
-    """Read while there is room. True if the source is slow and there is something else to do (`busy`, or a batch)."""
+    """Read images from the source while the prefetcher has room.
+
+    Returns:
+        True if reading was broken off because the source is slow and there is other work: a group on the device
+        (`busy`) or a batch that is being decoded.
+    """
     while decoded.has_room:
         begun = time.perf_counter()
         item = next(source, None)
@@ -209,7 +252,7 @@ def _fill(decoded: BatchPrefetcher[Numbered, Any, SizeBatches], source: Iterator
 
 
 def _decoded_first(decoded: BatchPrefetcher[Numbered, Any, SizeBatches], pending: PendingBatch) -> bool:
-    """Wait for the next decoded group or for the results of this one: whether the decoded group was first."""
+    """Wait until the next group is decoded or the results of `pending` are on the host; tell if it was the former."""
     if not decoded.waiting or pending.landed is None:
         return False
     either: list[Future[Any]] = [decoded.waiting[0].made, pending.landed]

@@ -1,9 +1,9 @@
-"""Which blocks and which embedding a network has: read off one recorded forward of any network.
+"""Which blocks and which embedding a network has, found by recording one forward of it.
 
-Every tensor of the forward becomes a node. A node that every path from the image to the score passes through is a
-gate. A block is, for each resolution, the last gate of that stage; the last block is the last gate that still has
-positions, which is exactly what pooling reads. Where all blocks have one resolution, as in a vision transformer, each
-transformer block is one (tokens.py).
+Every tensor of the forward is a node of a graph. A node that lies on every path from the image to the score is called
+a gate. At each resolution the last gate is a block. So the last block is the last gate that still has positions, which
+is exactly what pooling reads. Where there is only one resolution, as in a vision transformer, every transformer block
+is a block (tokens.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -31,11 +31,11 @@ class Stage:
     """A block that may be read.
 
     Attributes:
-        name: As LayerPoint writes it.
+        name: The name of its LayerPoint, such as "layer4" or "features:relu".
         shape: (C,h,w) of its activation.
-        stride: Input pixels per position.
-        chosen: Whether it is read unless the user names blocks.
-        grid: Where its tokens lie, and how many are set aside; None for a map.
+        stride: Input pixels per position, along the height.
+        chosen: Whether it is read. By default those of stride 4 and more are.
+        grid: Where its tokens lie in the image, and how many of them are set aside; None for a map.
     """
 
     name: str
@@ -47,7 +47,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class NetworkLayout:
-    """What discovery found: blocks in the order they run, the embedding with its width, and how it is pooled."""
+    """What discovery found.
+
+    Attributes:
+        stages: The blocks in the order in which they run.
+        embedding: The name of the layer that gives the embedding.
+        width: How many numbers the embedding of an image has.
+        pooling: How one vector is made of the last block, in words: "mean", "class token".
+    """
 
     stages: tuple[Stage, ...]
     embedding: str
@@ -61,9 +68,10 @@ class NetworkLayout:
 
 
 def paths(recorder: Recorder, target: Node | None) -> tuple[list[Node], list[Node]]:
-    """The nodes between the image and `target`: the gates, which are on every path, and those that are on some.
+    """The nodes between the image and `target`: first the gates, which lie on every path, then all others.
 
-    The paths through every node are counted; through a gate run all of them.
+    Paths are counted: `down` holds the paths from the image to a node, `up` those from the node to the target. Their
+    product is the number of paths through the node, and a gate is a node that all paths run through.
     """
     down = {recorder.all[0]: 1}
     for node in recorder.all[1:]:
@@ -80,10 +88,10 @@ def paths(recorder: Recorder, target: Node | None) -> tuple[list[Node], list[Nod
 
 
 def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[LayerPoint, int]:
-    """What the classifier (the last linear map on the path) reads.
+    """The embedding and its width, which is what the classifier reads: the last linear layer after pooling.
 
-    The model's own output where there is no such map after pooling, or where it is normalised afterwards: then the
-    model is an embedder.
+    It is the model's own output where there is no such layer, or where a normalisation follows that layer, since the
+    model then returns an embedding.
     """
     for source, node in _steps_after_pooling(path):
         by_norm = node.func in DIVIDES and any("norm" in read.func for read in node.inputs)
@@ -97,22 +105,27 @@ def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[LayerPoint, int]
 
 
 def _steps_after_pooling(gates: list[Node]) -> list[tuple[Node, Node]]:
-    """What is read and what is made of it, for each step from pooling to the score; the last step first."""
+    """The steps from pooling to the score, the last step first: the node that is read and the node that it gives."""
     last = max((node.order for node in gates if node.size), default=0)
     return list(pairwise(node for node in gates if node.order > last))[::-1]
 
 
 def _head_input(recorder: Recorder, node: Node, source: Node) -> LayerPoint | None:
-    """`module:input` where a module that runs once reads `source` and gives `node`."""
+    """The point `module:input` of a module that runs once, reads `source` and gives `node`; None without one."""
     calls = (call for call in recorder.calls if call.gave is node and call.read is source)
     once = (call.name for call in calls if recorder.runs[call.name] == 1)
     return next((LayerPoint(name, reads_input=True) for name in once), None)
 
 
 def discover(model: nn.Module, batch: Tensor, pick_scores: Callable[[Any], Any]) -> NetworkLayout:
-    """Record one forward of `model` on `batch` (1,C,H,W); `pick_scores` takes the scores out of what it returns.
+    """Find the blocks and the embedding of `model` by one recorded forward, or by two where it has tokens.
 
-    Call it with the model in eval mode and no graph. Tokens take a second forward.
+    The caller puts the model into eval mode and switches gradients off.
+
+    Args:
+        model: The network.
+        batch: One image (1,C,H,W).
+        pick_scores: Takes the class scores out of what the model returns.
     """
     recorder, copy = Recorder(model), batch.clone()
     picked = recorder.run(batch, pick_scores)
@@ -133,17 +146,18 @@ def discover(model: nn.Module, batch: Tensor, pick_scores: Callable[[Any], Any])
     stages = _stages(recorder, others, read, pooling)
     if not stages:
         raise GamlensError(
-            "No block was found: nothing between the image and the output has the shape (B,C,h,w) on every path, or "
-            "tokens whose places are known. Name the blocks yourself: Lens(model, blocks=['...'])."
+            "No block was found: no tensor that lies on every path from the image to the output has the shape "
+            "(B,C,h,w), or is of tokens whose places in the image are known. Name the blocks yourself: "
+            "Lens(model, blocks=['...'])."
         )
     embedding, width = embedding_of(recorder, gates)
     return NetworkLayout(tuple(stages), str(embedding), width, pooling)
 
 
 def locate(model: nn.Module, batch: Tensor, points: Sequence[LayerPoint]) -> dict[LayerPoint, TokenGrid | None]:
-    """`points` in the order in which they run, for blocks that the user named, with the grids of those of tokens.
+    """Blocks that were named, in the order in which they run, each with its token grid, or with None for a map.
 
-    A name without its layout, `blocks.11`, becomes that of tokens, `blocks.11:tokens`, where it gives them.
+    A name that does not say so, such as `blocks.11`, becomes `blocks.11:tokens` where that layer gives tokens.
     """
     recorder = Recorder(model)
     recorder.run(batch)
@@ -158,14 +172,15 @@ def locate(model: nn.Module, batch: Tensor, points: Sequence[LayerPoint]) -> dic
         grid = _grid_at(recorder, point)
         if point.tokens and grid is None and when(point)[0] < len(place):
             raise GamlensError(
-                f"{str(point)!r} gives no tokens whose places in the image are known: name another block."
+                f"{str(point)!r} gives no tokens whose places in the image are known: name another block, as `gamlens "
+                "blocks` lists them."
             )
         found[replace(point, tokens=grid is not None)] = grid
     return found
 
 
 def _grid_at(recorder: Recorder, point: LayerPoint) -> TokenGrid | None:
-    """The grid of the tokens at a point; None where there are none."""
+    """The grid of the tokens at a point; None where the point gives no tokens."""
     if point.channels_last:
         return None
     if point.chain:
@@ -180,7 +195,7 @@ def _grid_at(recorder: Recorder, point: LayerPoint) -> TokenGrid | None:
 
 
 def _spatial(gates: list[Node]) -> list[Node]:
-    """Gates with positions, without those that pool."""
+    """The gates that have positions, without adaptive pooling at their end and without padding."""
     spatial = [node for node in gates if node.size and node.order > 0 and node.func != "pad"]
     while len(spatial) > 1 and spatial[-1].func.startswith("adaptive_"):
         spatial.pop()
@@ -188,6 +203,10 @@ def _spatial(gates: list[Node]) -> list[Node]:
 
 
 def _stages(recorder: Recorder, others: list[Node], spatial: list[Node], pooling: str) -> list[Stage]:
+    """One stage for each resolution of the gates `spatial`; of tokens at one resolution, one for each block.
+
+    Stages of a small stride are not chosen, unless fewer than two would be left.
+    """
     picked: list[Pick] = []
     groups = [(octave, list(group)) for octave, group in groupby(spatial, key=recorder.octave)]
     flat = len({octave for octave, group in groups if any(node.grid for node in group)}) == 1
@@ -213,7 +232,10 @@ def _stages(recorder: Recorder, others: list[Node], spatial: list[Node], pooling
 
 
 def _missing(recorder: Recorder, others: list[Node], picked: list[Pick], octave: int | None) -> list[Pick]:
-    """For resolutions between the last picked one and `octave` that no gate has: the last output of a whole module."""
+    """For each resolution between the last picked one and `octave`, which no gate has, one module's output.
+
+    It is the last output at that resolution of a module that is nested least.
+    """
     start = recorder.octave(picked[-1][0]) if picked else None
     result: list[Pick] = []
     for level in range(start + 1, octave or 0) if start is not None else ():
@@ -227,7 +249,7 @@ def _missing(recorder: Recorder, others: list[Node], picked: list[Pick], octave:
 
 
 def _inside_transition(recorder: Recorder, node: Node) -> bool:
-    """Whether `node` was made inside a module that reads this resolution and returns half of it."""
+    """Whether `node` was made inside a module that reads the node's resolution and returns half of it."""
     here = recorder.octave(node)
     return here is not None and any(
         recorder.octave(call.read) == here and recorder.octave(call.gave) == here + 1

@@ -1,4 +1,4 @@
-"""The blocks of a model that are read: those that the user named, or those that discovery finds."""
+"""The blocks of a model that are read: those that were named, or those that discovery finds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -20,10 +20,10 @@ class ModelBlocks:
 
     Attributes:
         points: The blocks in the order in which they run.
-        layout: What discovery found; None where it found nothing and the blocks are named by the user.
+        layout: What discovery found; None where it found nothing and the blocks were named.
         writes_input: Whether the model changes its input in place.
-        grids: By block, where its tokens lie at the input size `size`; maps are not in it.
-        size: Height and width of the input that was looked at.
+        grids: By name of a block of tokens, where the tokens lie at the input size `size`.
+        size: Height and width of the input of the recorded forward.
     """
 
     points: tuple[LayerPoint, ...]
@@ -34,7 +34,7 @@ class ModelBlocks:
 
 
 def points_named(model: nn.Module, names: Sequence[str] | None) -> tuple[LayerPoint, ...] | None:
-    """Names as points of this model, or an error with near matches."""
+    """The points that names of blocks stand for; None for None. A name that the model does not have is an error."""
     if names is None:
         return None
     if isinstance(names, str):
@@ -52,7 +52,14 @@ def points_named(model: nn.Module, names: Sequence[str] | None) -> tuple[LayerPo
 def find_blocks(
     model: nn.Module, image: Tensor, *, asked: tuple[LayerPoint, ...] | None, output: Output
 ) -> ModelBlocks:
-    """The blocks by one recorded forward of `image` (1,C,H,W); `asked` are those that the user named."""
+    """Find the blocks that are read by one recorded forward; blocks that were named need a second one.
+
+    Args:
+        model: The network.
+        image: One image (1,C,H,W).
+        asked: The blocks that were named; None for those that discovery finds.
+        output: How the class scores are picked out of what the model returns.
+    """
 
     def pick_scores(value: Any) -> Any:
         if output is not None or isinstance(value, Tensor):
@@ -75,14 +82,17 @@ def find_blocks(
 
 
 def token_grids(model: nn.Module, image: Tensor, points: Sequence[LayerPoint]) -> dict[str, TokenGrid]:
-    """Where the tokens of `points` lie at another input size, by one recorded forward of `image` (1,C,H,W)."""
+    """Where the tokens of `points` lie at the size of `image` (1,C,H,W), by one recorded forward of it."""
     with _copied(model, image) as copy:
         return _of_tokens(locate(model, copy, points))
 
 
 @contextmanager
 def _copied(model: nn.Module, image: Tensor) -> Iterator[Tensor]:
-    """A copy of `image` to run the model on. The model is left as it was; its errors say which shape it got."""
+    """Gives a copy of `image` to run the model on, and leaves the model as it was.
+
+    What goes wrong inside becomes a GamlensError that says which shape the model was given.
+    """
     with model_guard(model):
         try:
             yield image.detach().clone()

@@ -1,9 +1,9 @@
-"""Positions in the image each number of a tensor lies, followed through one recorded forward.
+"""Where in the image each element of a tensor lies, followed through one recorded forward.
 
-Beside a tensor of tokens goes a tensor of the same shape that holds position numbers (row * width + column of the map
-the tokens were cut from; -1 for what has no place, such as a class token). What only moves numbers about (reshape,
-permute, cat, roll, slices) is done to the numbers as well, so windows, transposed tokens, class tokens in front or
-behind and reordered tokens all come out right, whatever the input's shape.
+A tensor of tokens is accompanied by a tensor of the same shape that holds position numbers: row * width + column on
+the map that the tokens were cut from, or -1 for elements without a place, such as those of a class token. Functions
+that only move elements (reshape, permute, cat, roll, slices) are applied to the position numbers as well. So windows,
+transposed tokens, class tokens before or after the others and reordered tokens are all followed, for any input size.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,12 @@ BY_QUERY = {"scaled_dot_product_attention", "multi_head_attention_forward", "nat
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Position numbers `ids` of a tensor, of its shape, on a map of `base` (height, width)."""
+    """The position numbers of a tensor's elements.
+
+    Attributes:
+        ids: The position number of each element; of the tensor's shape.
+        base: Height and width of the map that the numbers count on.
+    """
 
     ids: Tensor
     base: tuple[int, int]
@@ -43,7 +48,7 @@ class Positions:
 
     @cached_property
     def channels_last(self) -> bool | None:
-        """Whether a 4-d tensor is a map with channels last (True) or second (False); None where it is no map."""
+        """For a map, whether channels are its last dimension (True) or its second (False); None where it is no map."""
         if self.ids.ndim != 4 or self.ids.shape[0] != 1:
             return None
         for channels_last in (False, True):
@@ -55,7 +60,7 @@ class Positions:
 
     @cached_property
     def grid(self) -> TokenGrid | None:
-        """The grid of tokens (1,...,C); None where they do not cover one, each cell once."""
+        """The grid that tokens (1,...,C) lie on; None unless they cover each cell of a grid exactly once."""
         if self.ids.ndim < 3 or self.ids.shape[0] != 1:
             return None
         ids = _thin(self.ids)[0].flatten(0, -2)
@@ -74,7 +79,7 @@ class Positions:
 
 
 def raster(shape: Sequence[int], *, channels_last: bool) -> Positions:
-    """The positions of a map: (B,C,h,w), or (B,h,w,C)."""
+    """The positions of a map of that shape: (B,C,h,w), or (B,h,w,C) with `channels_last`."""
     height, width = shape[1:3] if channels_last else shape[2:4]
     numbers = torch.arange(height * width, dtype=torch.int32)
     view = (1, height, width, 1) if channels_last else (1, 1, height, width)
@@ -84,7 +89,14 @@ def raster(shape: Sequence[int], *, channels_last: bool) -> Positions:
 def follow(
     func: Any, name: str, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Find
 ) -> list[Positions | None]:
-    """The positions of what a function returned, from those of what it read."""
+    """The positions of each tensor that a function returned; None for those whose places are not known.
+
+    Args:
+        func, args, kwargs: The call.
+        name: The plain name of the function.
+        results: The tensors that it returned.
+        find: Gives the positions of a tensor that the function read.
+    """
     nothing: list[Positions | None] = [None] * len(results)
     try:
         if name in MOVES:
@@ -106,7 +118,10 @@ def follow(
 
 
 def _cells(ids: Tensor, base: tuple[int, int], size: tuple[int, int]) -> Tensor | None:
-    """The cell of `size` that every entry's channels (last dimension) lie in; None where they lie in several."""
+    """For each entry, the cell of a grid of `size` that all its channels (last dimension) lie in.
+
+    None where the channels of an entry lie in different cells, or where the grid does not fit the map `base`.
+    """
     if min(size) < 1 or size[0] * size[1] < 2:
         return None
     step = (-(-base[0] // size[0]), -(-base[1] // size[1]))
@@ -121,13 +136,14 @@ def _cells(ids: Tensor, base: tuple[int, int], size: tuple[int, int]) -> Tensor 
 
 
 def _thin(ids: Tensor) -> Tensor:
-    """One channel where all are the same by construction."""
+    """A single channel in place of all of them, where they are one expanded channel and therefore equal."""
     return ids[..., :1] if ids.stride(-1) == 0 else ids
 
 
 def _moved(
     func: Any, args: Any, kwargs: dict[str, Any], results: list[Tensor], find: Find
 ) -> list[Positions | None] | None:
+    """The positions after a function that moves elements: the function is applied to the position numbers."""
     base: list[tuple[int, int]] = []
     empty: list[tuple[int, int]] = []
 
@@ -151,7 +167,7 @@ def _moved(
 
 
 def _unfolded(where: Positions | None, shape: tuple[int, ...]) -> Positions | None:
-    """F.unfold: (1,C,h,w) -> (1,C*k*k,L), the L patches row by row."""
+    """The positions after F.unfold, (1,C,h,w) -> (1,C*k*k,L): the L patches are numbered row by row."""
     if where is None or len(shape) != 3 or where.ids.ndim != 4:
         return None
     height, width = where.base
@@ -163,7 +179,7 @@ def _unfolded(where: Positions | None, shape: tuple[int, ...]) -> Positions | No
 
 
 def _reduced(args: Any, kwargs: dict[str, Any], result: Tensor, find: Find) -> Positions | None:
-    """Numbers merged along a dimension keep one of their places: pooling of neighbours."""
+    """The positions after a reduction along a dimension, such as pooling of neighbours: one of those merged is kept."""
     where = find(args[0])
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if where is None or dim is None or isinstance(dim, Tensor):
@@ -174,7 +190,7 @@ def _reduced(args: Any, kwargs: dict[str, Any], result: Tensor, find: Find) -> P
 
 
 def _pointwise(shape: tuple[int, ...], known: list[Positions]) -> Positions | None:
-    """A function of each place by itself keeps places; the channels, last, may change in number."""
+    """The positions after a function of each place by itself; the number of channels (last dimension) may change."""
     for where in known:
         if tuple(where.ids.shape) == shape:
             return where
@@ -182,6 +198,7 @@ def _pointwise(shape: tuple[int, ...], known: list[Positions]) -> Positions | No
 
 
 def _rowwise(shape: tuple[int, ...], where: Positions) -> Positions | None:
+    """`where` for another number of channels; None where channels of one entry lie at different places."""
     ids = where.ids
     if tuple(ids.shape[:-1]) != shape[:-1] or len(shape) < 2 or not bool((_thin(ids) == ids[..., :1]).all()):
         return None

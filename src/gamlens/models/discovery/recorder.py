@@ -1,4 +1,4 @@
-"""One forward of any network, written down: every tensor a node, every run of a module a call."""
+"""A record of one forward of any network: every tensor is a node, every run of a module is a call."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Node:
         scope: The modules that were running, outermost first.
         names: The modules that returned it.
         positions: Where its numbers lie in the image, for tokens.
-        from_tokens: Whether its numbers have lost their places on the way.
-        sole_result: Whether it is all that its function returned.
+        from_tokens: Whether it was computed from tokens in a way that lost the places of its numbers.
+        sole_result: Whether it is the only thing that its function returned.
     """
 
     tensor: Tensor
@@ -56,12 +56,12 @@ class Node:
 
     @property
     def grid(self) -> TokenGrid | None:
-        """Where its tokens lie; None for a map, and for what has no places."""
+        """Where its tokens lie in the image; None for a map, and for a tensor without places."""
         return self.positions.grid if self.positions is not None and self.tensor.is_floating_point() else None
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width of an activation with more than one position."""
+        """Height and width of an activation; None for a tensor that has no positions, or only one."""
         if (grid := self.grid) is not None:
             return grid.height, grid.width
         if (
@@ -89,15 +89,18 @@ class ModuleCall:
 
 
 class Recorder(TorchFunctionMode):
-    """Writes down one forward: `run` it, then read the attributes.
+    """Records one forward: call `run`, then read the attributes.
 
-    With `start`, gradients can be taken with respect to that node and those behind it: grad mode is switched on when
-    it is made.
+    Args:
+        model: The network.
+        start: The number of a node. Grad mode is switched on when that node is made, so that gradients can be taken
+            with respect to it and to all later nodes.
 
     Attributes:
         all: The nodes, in the order in which they were made.
-        calls, runs: The runs of modules, and how often each module ran.
-        events: When each module began (`module:input`) and ended (`module`).
+        calls: The runs of modules.
+        runs: How often each module ran.
+        events: The order in which modules began (`module:input`) and ended (`module`).
     """
 
     def __init__(self, model: nn.Module, *, start: int | None = None) -> None:
@@ -112,7 +115,7 @@ class Recorder(TorchFunctionMode):
         self.constants: dict[int, Tensor] = {}
 
     def run(self, batch: Tensor, finish: Callable[[Any], Any] = lambda output: output) -> Any:
-        """What the model makes of `batch`; `finish`, which picks the scores out of it, is written down as well."""
+        """Record the model on `batch` (1,C,H,W), and `finish` on the model's output. Returns what `finish` returns."""
         self._node(batch, (), "")
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
@@ -124,15 +127,18 @@ class Recorder(TorchFunctionMode):
             return finish(self.model(batch))
 
     def node(self, tensor: Tensor) -> Node | None:
-        """The node of a tensor; None where the forward did not make it."""
+        """The node of a tensor; None for a tensor that this forward did not make."""
         return self.nodes.get(id(tensor))
 
     def octave(self, node: Node) -> int | None:
-        """How often the image was halved to come to the node's size; padding does not change it."""
+        """How often the image was halved to reach the node's height, rounded, so that padding does not matter."""
         return round(math.log2(max(self.all[0].shape[-2] / node.size[0], 1))) if node.size else None
 
     def point(self, node: Node) -> LayerPoint | None:
-        """How `node` is written down: a module that runs once, else functions applied to such a module's output."""
+        """The name of a node: a module that runs once, or such a module and the functions applied to its output.
+
+        None where it has no such name.
+        """
         chain: tuple[str, ...] = ()
         last, grid = node.channels_last and node.size is not None and node.grid is None, node.grid is not None
         for _ in range(LONGEST_CHAIN):
@@ -187,7 +193,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _positions(self, tensor: Tensor) -> Positions | None:
-        """Positions of a tensor that depends on the image: its own, or those of a map."""
+        """The positions of a tensor that depends on the image: those that were followed, or those that a map has."""
         node = self.node(tensor)
         if node is None or not node.live:
             return None
@@ -218,13 +224,13 @@ class Recorder(TorchFunctionMode):
 
 
 def _must_follow(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
-    """Whether positions must be followed by number: wherever tensors are not plain maps."""
+    """Whether position numbers must be followed: not where maps become maps, which are known by their shape."""
     maps = all(len(node.shape) == 4 and node.positions is None and not node.from_tokens for node in inputs)
     return not maps or any(result.ndim != 4 for result in results) or name in ("view", "reshape")
 
 
 def _place(node: Node, where: Positions | None) -> None:
-    """Note where a tensor's numbers lie: a map is known by its shape, tokens by their grid."""
+    """Set what a node says about the places of its numbers. `where` are its positions, if they could be followed."""
     tokens = any(own.from_tokens or (own.positions is not None and len(own.shape) < 5) for own in node.inputs)
     fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
     node.from_tokens = tokens and not (fresh and len(node.shape) == 4)

@@ -1,4 +1,4 @@
-"""Token networks: which tokens the score still reads, one point per transformer block, how the embedding is pooled."""
+"""Networks of tokens: which tokens the score depends on, one point per transformer block, and how they are pooled."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ from gamlens.models.discovery.recorder import Node, Recorder
 
 Pick = tuple[Node, LayerPoint]
 NORMS = ("layer_norm", "rms_norm", "batch_norm", "group_norm")
-TRIES = (8, 40, 10**6)  # how many of the last gates are looked at first, and then
+TRIES = (8, 40, 10**6)  # how many of the last gates are examined at the first, second and third try
 ATTENDS = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "softmax", "einsum", "bmm")
 POOLS = {
     **dict.fromkeys(("getitem", "select", "unbind", "split", "narrow"), "class token"),
@@ -27,9 +27,16 @@ POOLS = {
 
 
 def reached(rerun: Callable[[int], Recorder], recorder: Recorder, spatial: list[Node], target: Node) -> list[Node]:
-    """`spatial` without the last gates at which only class tokens matter: no gradient reaches their other tokens.
+    """`spatial` without the gates at its end whose image tokens the score does not depend on, only their class token.
 
-    A second forward, with a graph from one of the last gates on, tells; `target` is what is differentiated.
+    The gradient of the image tokens is zero there. It is taken in another forward, which has a graph from one of the
+    last gates on.
+
+    Args:
+        rerun: Records another forward with a graph from the node of the given number on.
+        recorder: The first forward.
+        spatial: The gates with positions.
+        target: The node that is differentiated.
     """
     for count in TRIES:
         late = spatial[-count:]
@@ -56,14 +63,19 @@ def reached(rerun: Callable[[int], Recorder], recorder: Recorder, spatial: list[
 
 
 def _matters(node: Node, gradient: Tensor) -> bool:
+    """Whether the gradient of any position in the image is not zero."""
     return bool((node.grid.image(gradient) if node.grid is not None else gradient).any())
 
 
 def per_block(recorder: Recorder, group: list[Node], *, norms: bool) -> list[Pick]:
-    """One point for each transformer block of one resolution: its output, or with `norms` the norm that reads it.
+    """One point for each transformer block among gates of one resolution: its output, or the norm that reads it.
 
-    A block is a module that is repeated and whose output is a gate. Which of the two is better for which pooling is
-    measured in docs/transformers.md.
+    A transformer block is a module that is repeated and whose output is a gate.
+
+    Args:
+        recorder: The recorded forward.
+        group: The gates.
+        norms: Whether to take the norm. docs/transformers.md measures which is better for which kind of pooling.
     """
     own = {node: {_pattern(name) for name in node.names if _pattern(name) != name} for node in group}
     patterns = Counter(chain.from_iterable(own.values()))
@@ -82,24 +94,27 @@ def per_block(recorder: Recorder, group: list[Node], *, norms: bool) -> list[Pic
 
 
 def _pattern(name: str) -> str:
-    """The name with its numbers left open: `blocks.#` for `blocks.11`."""
+    """The name with `#` in place of its numbers: `blocks.#` for `blocks.11`."""
     return re.sub(r"\d+", "#", name)
 
 
 def _as_block(node: Node, point: LayerPoint | None, pattern: str) -> LayerPoint | None:
-    """A block's output under the block's own name, not that of the list that it ends."""
+    """The point of a block's output under the block's own name, not under that of the module list that ends with it."""
     own = [name for name in node.names if _pattern(name) == pattern]
     return replace(point, module=own[0]) if point is not None and own and not point.chain else point
 
 
 def _norm_of(recorder: Recorder, node: Node) -> Node | None:
-    """The norm, a module, that reads a block's output."""
+    """The output of the norm module that reads a block's output; None without one."""
     readers = (other for other in recorder.all[node.order + 1 :] if node in other.inputs and other.shape == node.shape)
     return next((other for other in readers if other.names and other.func in NORMS), None)
 
 
 def pooling(nodes: list[Node], last: Node) -> str:
-    """How one vector comes from the last gate with positions: which of the nodes read it without keeping positions."""
+    """How one vector is made of `last`, the last gate with positions, in words.
+
+    The words name the functions that read it, or what follows from it, and give a tensor without positions.
+    """
     placed, words = {last}, []
     for node in sorted(nodes, key=lambda node: node.order):
         if any(source in placed for source in node.inputs):

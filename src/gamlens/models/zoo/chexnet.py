@@ -1,4 +1,4 @@
-"""CheXNet: DenseNet-121 with 14 findings on chest X-rays. Rajpurkar et al. 2017."""
+"""CheXNet, a DenseNet-121 for 14 findings on chest X-rays. Rajpurkar et al. 2017."""
 
 import re
 
@@ -10,7 +10,7 @@ from gamlens.models.network import Network
 
 
 def chexnet(weights: checkpoint.LoadedWeights = None) -> Network:
-    """DenseNet-121 whose 14 outputs are the logits before the sigmoid; they are what is explained."""
+    """CheXNet without its sigmoid, so that logits are explained; it needs the public checkpoint as `weights`."""
     from torchvision.models import densenet121
 
     findings = len(CHEST_FINDINGS)
@@ -26,7 +26,7 @@ def chexnet(weights: checkpoint.LoadedWeights = None) -> Network:
 
 
 def to_torchvision(tensors: dict[str, Tensor], _: nn.Module) -> dict[str, Tensor]:
-    """The public checkpoint's names as torchvision has them today: norm.1 is norm1, classifier.0 is classifier."""
+    """The public checkpoint with today's names of torchvision: norm.1 became norm1, classifier.0 became classifier."""
     bare = {key.removeprefix("densenet121."): value for key, value in tensors.items()}
     joined = {re.sub(r"\b(norm|conv)\.([12])\.", r"\1\2.", key): value for key, value in bare.items()}
     return {re.sub(r"^classifier\.0\.", "classifier.", key): value for key, value in joined.items()}

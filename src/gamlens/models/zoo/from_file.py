@@ -9,17 +9,17 @@ from gamlens.errors import GamlensError, near, reworded
 
 
 def from_file(text: str) -> Any:
-    """What the function `build` of `file.py:build` returns: a model, or anything else the caller understands.
+    """Call the function that `file.py:build` names and return its result, a module or a Lens.
 
-    The file runs as Python, as if it were imported: give only files that you trust.
+    The file is run as Python, as if it were imported: give only files that you trust.
     """
     place, _, name = text.rpartition(":")
     file = Path(place)
     if not file.is_file():
-        raise GamlensError(f"There is no file {place!r} to take the model from.")
+        raise GamlensError(f"There is no file {place!r} to take the model from: write PATH.py:FUNCTION.")
     spec = importlib.util.spec_from_file_location(f"gamlens_user_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise GamlensError(f"{place!r} is not a Python file.")
+        raise GamlensError(f"{place!r} is not a Python file: write PATH.py:FUNCTION.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent.resolve()))

@@ -1,6 +1,7 @@
-"""Models of Hugging Face transformers as `hf/ID`: classifiers, backbones and the image half of dual encoders.
+"""Models of Hugging Face transformers, named `hf/ID`: classifiers, backbones and the image half of dual encoders.
 
-An ID is a name on the hub or a local folder, `hf/./my-model`. Its processor gives the input, its config the labels.
+An ID is a name on the hub, or a local folder as in `hf/./my-model`. The model's processor says what its input is, and
+its config what its labels are.
 """
 
 import inspect
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gamlens.capture.layer_points import OUTPUT
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded, warn
 from gamlens.models.checkpoint import LoadedWeights, fill
@@ -22,14 +24,14 @@ ANY_SIZE = "interpolate_pos_encoding"
 
 
 def transformers() -> Any:
-    """The package, or an error that says how to install it."""
+    """The package transformers, or an error that says how to install it."""
     return import_extra("transformers", "This model", extra="hf")
 
 
 class ImageTower(nn.Module):
     """The image half of a dual encoder (CLIP, SigLIP) as a network: images (B,3,H,W) -> embeddings (B,D).
 
-    The dual encoder's own modules are used, none copied; its text half is not part of this one.
+    Its modules are those of the dual encoder, not copies. The text half is not among them.
     """
 
     dual: Any
@@ -48,7 +50,7 @@ class ImageTower(nn.Module):
 
 
 def build(name: str, weights: LoadedWeights = None) -> Network:
-    """A model of the hub or of a folder, with its processor and labels."""
+    """A model of the hub or of a folder, with the input of its processor and the labels of its config."""
     package, place = transformers(), name.removeprefix(HF_PREFIX)
     try:
         config = package.AutoConfig.from_pretrained(place)
@@ -62,12 +64,12 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
     except (OSError, ValueError, ImportError) as error:
         raise GamlensError(
             f"{name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). Give an ID of the hub "
-            "or a folder with config.json and weights; offline, the folder. weights='random' needs config.json alone."
+            "or, offline, a folder with config.json and weights; with weights='random' config.json is enough."
         ) from error
     if isinstance(weights, dict):
         fill(module, weights, name=name)
     if heads := [key for key in missing if "pooler" not in key]:
-        warn(f"{name} has no weights for {', '.join(heads[:4])}: they are random.")
+        warn(f"The checkpoint of {name} has no weights for {', '.join(heads[:4])}: these layers are random.")
     network = replace(adopt(module.eval()), name=name, weights=place)
     if any("pooler" in key for key in missing):
         network = replace(network, output=_class_token)
@@ -80,7 +82,7 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
 
 
 def adopt(module: Any) -> Network:
-    """A module of transformers as a Network: its image half where it is a dual encoder."""
+    """A module of transformers as a Network; of a dual encoder, its image half."""
     config = module.config
     dual = hasattr(module, "get_image_features") and hasattr(module, "get_text_features")
     names = getattr(config, "id2label", None) or {}
@@ -95,17 +97,17 @@ def adopt(module: Any) -> Network:
         labels=() if dual or all(label.startswith("LABEL_") for label in labels) else labels,
         multi_label=getattr(config, "problem_type", None) == "multi_label_classification",
         output=None if dual else vector,
-        embeds=dual,
+        embedding=OUTPUT if dual else None,
     )
 
 
 def is_ours(module: nn.Module) -> bool:
-    """Whether a module is one of transformers, without importing it."""
+    """Whether a module is a model of transformers; the package is not imported for this."""
     return hasattr(getattr(module, "config", None), "model_type") and hasattr(module, "main_input_name")
 
 
 def vector(output: Any) -> Tensor:
-    """One vector per image (B,D) out of what a model of transformers returns: class scores, or its embedding."""
+    """The class scores or embeddings, one vector per image (B,D), in what a model of transformers returns."""
     if isinstance(output, Tensor):
         return output
     for name in ("logits", "image_embeds", "text_embeds", "pooler_output", "feature_maps", "last_hidden_state"):
@@ -113,34 +115,39 @@ def vector(output: Any) -> Tensor:
         found = found[-1] if isinstance(found, list | tuple) else found
         if isinstance(found, Tensor):
             return found if found.ndim == 2 else _pooled(found)
-    raise GamlensError(f"No class scores or embedding in a {type(output).__name__}: say which part, output='logits'.")
+    raise GamlensError(
+        f"The model returns a {type(output).__name__}, in which no class scores or embedding are found: say which "
+        "part they are, such as output='logits'."
+    )
 
 
 def _pooled(found: Tensor) -> Tensor:
-    """(B,C,h,w) or (B,N,C) -> (B,C)."""
+    """The mean over positions: (B,C,h,w) or (B,N,C) -> (B,C)."""
     return found.mean(dim=(2, 3)) if found.ndim == 4 else found.mean(dim=1)
 
 
 def _class_token(output: Any) -> Tensor:
-    """The first token: of a model whose checkpoint has no pooler."""
+    """The first token (B,C), the embedding of a model whose checkpoint has no pooler."""
     tokens: Tensor = output.last_hidden_state
     return tokens[:, 0] if tokens.ndim == 3 else _pooled(tokens)
 
 
 def any_size(call: Any, config: Any, images: Tensor) -> dict[str, bool]:
-    """The switch for inputs of another size than the config's, where the model has it and needs it."""
+    """The option that lets `call` take images of another size than the config's; {} where it is not needed or known."""
     usual = _side(config)
     other = usual is not None and tuple(images.shape[-2:]) != usual
     return {ANY_SIZE: True} if other and ANY_SIZE in inspect.signature(call).parameters else {}
 
 
 def _interpolate(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A forward pre-hook that adds that option where the images need it."""
     images = args[0] if args else kwargs.get("pixel_values")
     more = any_size(module.forward, module.config, images) if isinstance(images, Tensor) else {}
     return args, {**more, **kwargs}
 
 
 def _maker(package: Any, config: Any) -> Any:
+    """The class of transformers that builds the model of a config: a classifier, a backbone, or any other model."""
     architecture = (getattr(config, "architectures", None) or [""])[0]
     if architecture.endswith("ForImageClassification"):
         return package.AutoModelForImageClassification
@@ -149,12 +156,12 @@ def _maker(package: Any, config: Any) -> Any:
 
 
 def _side(config: Any) -> tuple[int, int] | None:
-    """Height and width of the input that a config names; of a dual encoder, its image half's."""
+    """Height and width of the input as the config says; of a dual encoder, the input of its image half."""
     return _pair(getattr(getattr(config, "vision_config", config), "image_size", None))
 
 
 def _processor(package: Any, place: str, network: Network) -> dict[str, Any]:
-    """Input size, mean and std of the image processor; where there is none, the config's size and ImageNet's values."""
+    """Size, short side, mean and std of the input as the image processor says; {} and a warning where there is none."""
     try:
         found = package.AutoImageProcessor.from_pretrained(place)
     except (OSError, ValueError, ImportError, KeyError):
@@ -185,7 +192,7 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 
 def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tensor]:
-    """The text half: captions -> embeddings (T,D). The tokenizer is loaded when the first caption comes."""
+    """The text half as a function: captions -> embeddings (T,D). The tokenizer is loaded at the first call."""
 
     @cache
     def tokenizer() -> Any:

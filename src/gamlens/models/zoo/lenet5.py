@@ -1,4 +1,4 @@
-"""LeNet-5, for digits of 28 or 32 pixels. LeCun et al. 1998, with ReLU and max pooling."""
+"""LeNet-5 for digits of 28 x 28 or 32 x 32 pixels, with ReLU and max pooling. LeCun et al. 1998."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 class LeNet5(nn.Module):
-    """(B,1,28,28) or (B,1,32,32) -> (B,classes)."""
+    """Digits (B,1,28,28) or (B,1,32,32) -> class scores (B,classes)."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -29,6 +29,6 @@ class LeNet5(nn.Module):
 
 
 def lenet5(weights: checkpoint.LoadedWeights = None) -> Network:
-    """LeNet-5 with the weights of a file, or untrained ones."""
+    """LeNet-5; no package has weights for it, so `weights` are a user's or "random"."""
     module, _ = checkpoint.build("lenet5", lambda _: LeNet5(), len(DIGITS), weights)
     return Network(module, "lenet5", "file", size=(28, 28), mean=(0.1307,), std=(0.3081,), short=28, labels=DIGITS)

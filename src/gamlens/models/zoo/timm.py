@@ -1,4 +1,4 @@
-"""Any classifier of timm, as `timm/NAME`, with the input of its data config."""
+"""Any classifier of timm, named `timm/NAME`, with the input that its data config says."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +13,12 @@ TIMM_PREFIX = "timm/"
 
 
 def timm() -> Any:
-    """The package, or an error that says how to install it."""
+    """The package timm, or an error that says how to install it."""
     return import_extra("timm", "This model", extra="timm")
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """A timm model; its own weights come through timm's download cache."""
+    """A model of timm, which downloads the model's own weights and caches them."""
     package, own_name = timm(), name.removeprefix(TIMM_PREFIX)
     if not package.is_model(own_name):
         raise GamlensError(f"timm has no model {own_name!r}: {near(own_name, package.list_models())}")
@@ -34,7 +34,7 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
 
 
 def input_of(config: Any) -> dict[str, Any]:
-    """Size, mean, std and short side of a Network's input, of a data config as timm's models have it; else nothing."""
+    """Size, mean, std and short side of the input, for a Network, from a model's data config; {} where it has none."""
     if not isinstance(config, Mapping) or not {"input_size", "mean", "std"} <= set(config):
         return {}
     height, width = config["input_size"][1:]

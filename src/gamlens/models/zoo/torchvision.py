@@ -1,14 +1,14 @@
-"""Torchvision's classifiers by name, with the transform and labels of their default weights."""
+"""The classifiers of torchvision by name, with the input and labels of their default weights."""
 
 from functools import cache
 from typing import Any
 
 from gamlens.models import checkpoint
-from gamlens.models.network import Network
+from gamlens.models.network import Network, family
 
 
 def names() -> list[str]:
-    """Torchvision's image classifiers."""
+    """The names of all image classifiers that torchvision has."""
     from torchvision import models
 
     return list(models.list_models(module=models))
@@ -16,14 +16,14 @@ def names() -> list[str]:
 
 @cache
 def imagenet_labels() -> tuple[str, ...]:
-    """The 1,000 names of ImageNet-1k, in the usual order, as torchvision has them."""
+    """The names of the 1,000 classes of ImageNet-1k in the usual order, as torchvision writes them."""
     from torchvision.models import ResNet50_Weights
 
     return tuple(ResNet50_Weights.IMAGENET1K_V2.meta["categories"])
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """A torchvision classifier; its own weights come through torchvision's download cache."""
+    """A classifier of torchvision, which downloads the default weights and caches them."""
     from torchvision import models
 
     own: Any = models.get_model_weights(name).DEFAULT
@@ -40,3 +40,6 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     mean, std = tuple(preset.mean), tuple(preset.std)
     labels = labels if classes == len(labels) else ()
     return Network(module, name, str(own), size=size, mean=mean, std=std, short=short, labels=labels)
+
+
+PAPER_NETWORKS = family(build, ("densenet201", "resnet101", "resnet50"))

@@ -1,17 +1,20 @@
-"""TResNet M, L, XL, multi-label for MS-COCO (80 classes) or Pascal VOC (20). Ridnik et al., Ben-Baruch et al. 2020."""
+"""TResNet M, L and XL for several labels per image, of MS-COCO (80 classes) or Pascal VOC (20).
+
+Ridnik et al. 2020 (the network), Ben-Baruch et al. 2020 (the training).
+"""
 
 from gamlens.data.class_names import COCO_CLASSES, VOC_CLASSES
 from gamlens.models import checkpoint
-from gamlens.models.network import Network
+from gamlens.models.network import Network, family
 from gamlens.models.zoo.timm import timm
 
 LABELS_BY_COUNT = {len(names): names for names in (COCO_CLASSES, VOC_CLASSES)}
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """TResNet in timm's architecture; a public checkpoint (in-place ABN) is translated by timm's own filter.
+    """TResNet in timm's architecture; timm's own filter translates a public checkpoint, which has in-place ABN.
 
-    The number of classes is the checkpoint's; 80 and 20 have their names.
+    The network has as many classes as the checkpoint. The classes have names where there are 80 or 20 of them.
     """
     package = timm()
     module, classes = checkpoint.build(
@@ -26,3 +29,6 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     return Network(
         module, name, "file", size=size, mean=(0.0,) * 3, std=(1.0,) * 3, short=512, labels=labels, multi_label=True
     )
+
+
+TRESNETS = family(build, ("tresnet_m", "tresnet_l", "tresnet_xl"))

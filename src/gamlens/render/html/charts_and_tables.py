@@ -1,4 +1,4 @@
-"""Bars, tables and charts as HTML; charts are inline SVG, small enough for a phone, in the style sheet's colours."""
+"""Write bars, tables and charts as HTML. Charts are inline SVG; their colours come from the style sheet."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _MISSING = {"", "-", "–", "—", "n/a"}
 
 
 def bars_html(bars: Bars) -> str:
-    """Horizontal bars as a list; a share beyond 0..1 is held inside its track."""
+    """Write horizontal bars as a list. A length below 0 or above 1 is drawn as 0 or 1."""
     items = []
     for label, share, text in bars.items:
         width = 100 * min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
@@ -28,7 +28,7 @@ def bars_html(bars: Bars) -> str:
 
 
 def table_html(table: Table) -> str:
-    """A table that the page's script makes sortable: cells of number columns carry their number."""
+    """Write a table. The cells of number columns carry their value in data-sort, by which the page's script sorts."""
     columns = list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.header]
     numeric = [_is_numeric(column) for column in columns]
     heads = "".join(
@@ -46,7 +46,7 @@ def table_html(table: Table) -> str:
 
 
 def _is_numeric(column: tuple[TableCell, ...]) -> bool:
-    """Whether a column has numbers, and nothing else but missing values."""
+    """Tell whether a column has at least one number, and otherwise only missing values."""
     values = [_value(cell) for cell in column]
     return any(value is not None for value in values) and all(
         value is not None or _missing(cell) for value, cell in zip(values, column, strict=True)
@@ -61,7 +61,7 @@ def _cell(cell: TableCell, right: bool) -> str:
 
 
 def _value(cell: TableCell) -> float | None:
-    """The number a cell stands for, or None."""
+    """Return the number that a cell holds or that its text begins with, or None."""
     if not isinstance(cell, str):
         return float(cell) if math.isfinite(cell) and not isinstance(cell, bool) else None
     found = _NUMBER.match(bare(cell).strip().replace("−", "-"))
@@ -85,7 +85,7 @@ def _shown(cell: TableCell) -> str:
 
 
 def chart_html(chart: Chart) -> str:
-    """The chart as a <figure>: title, SVG, legend (for two series or more) and caption."""
+    """Write a chart as a <figure> with its title, SVG, caption and, for two series or more, a legend."""
     groups = "".join(_group(name, marks) for name, marks in lay_out(chart))
     words = f"{chart.title}: {chart.y} against {chart.x}, {', '.join(series.name for series in chart.series)}"
     title = f"<h4>{inline(chart.title)}</h4>" if chart.title else ""
@@ -103,7 +103,7 @@ def _group(name: str, marks: Sequence[Mark]) -> str:
 
 
 def series_item(series: Series) -> str:
-    """A series in a legend: a piece of it and its name, as a list item."""
+    """Write the legend entry of a series as a list item: a sample of how it is drawn, and its name."""
     view = f"0 0 {SWATCH_SIZE[0]} {SWATCH_SIZE[1]}"
     mark = f'<svg class="piece" viewBox="{view}" aria-hidden="true">{_svg(swatch(series))}</svg>'
     return f"<li>{mark}{inline(series.name)}</li>"
@@ -120,7 +120,9 @@ def _svg(mark: Mark) -> str:
                 for x, y in mark.points
             )
         case Dots():
-            lines = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in mark.points)  # round ends: a dot in a few bytes
+            lines = "".join(
+                f"M{x:.1f} {y:.1f}h0" for x, y in mark.points
+            )  # zero-length lines with round caps: fewer bytes than circles
             width, opacity = f"{2 * mark.radius:g}", f"{mark.opacity:g}"
             return f'<path class="{mark.ink} stroke" stroke-width="{width}" opacity="{opacity}" d="{lines}"/>'
         case _:

@@ -1,4 +1,4 @@
-"""A page as one self-contained HTML file."""
+"""Write a Page as one self-contained HTML file."""
 
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +20,7 @@ PAGE_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; scr
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file that lies beside this module: the frame, the style sheet or the script of every page."""
+    """Read a text file beside this module: the template (page.html), the style sheet or the script of all pages."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -48,7 +48,7 @@ def _section(section: Section, anchor: str) -> str:
 
 
 def html(page: Page) -> str:
-    """`page` as HTML5 that needs no network: styles, script and pictures are inside."""
+    """Write a page as HTML5 with styles, script and pictures embedded, so that it needs no network."""
     anchors = unique_names(slug(section.title) for section in page.sections)
     links = "".join(
         f'<li><a href="#{anchor}">{escape(section.title)}</a></li>'
@@ -68,14 +68,18 @@ def html(page: Page) -> str:
 
 
 def write(page: Page, path: str | Path) -> Path:
-    """Write `page` to `path`, which it returns: the whole file or nothing, and an earlier file stays until then."""
+    """Write a page to a file atomically: an existing file is replaced only when the new one is complete.
+
+    Returns:
+        The path of the file.
+    """
     target = Path(path)
     text = html(page)
     try:
         write_whole(target, lambda file: file.write(text.encode("utf-8", "replace")))
     except (OSError, ValueError) as error:
         raise GamlensError(
-            f"could not write the page to {str(target)!r} ({getattr(error, 'strerror', None) or error}): "
-            "check that the folder exists, may be written, and has room"
+            f"Cannot write the page to {str(target)!r} ({getattr(error, 'strerror', None) or error}): check that the "
+            "folder exists, that you may write to it, and that the disk is not full."
         ) from error
     return target

@@ -1,4 +1,4 @@
-"""Panels and grids of panels as HTML, their pictures embedded: for pages, and for notebooks (`fragment`)."""
+"""Write panels and grids of panels as HTML with embedded pictures, for pages and for notebooks (`fragment`)."""
 
 import base64
 import io
@@ -19,7 +19,11 @@ _TICKS = {"good": "✓", "bad": "✗"}
 
 
 def embedded(image: Image.Image) -> tuple[str, Image.Image]:
-    """The data URI of `image` and the picture in it: PNG where there are few colours, else JPEG."""
+    """Encode an image, shrunk to EMBEDDED_SIDE if it is larger, as a data URI: PNG if it has few colours, else JPEG.
+
+    Returns:
+        The data URI, and the picture that was encoded.
+    """
     picture = rgb(image)
     few = pixelated(picture) or picture.getcolors(256) is not None
     if max(picture.size) > EMBEDDED_SIDE:
@@ -34,12 +38,15 @@ def embedded(image: Image.Image) -> tuple[str, Image.Image]:
 
 
 def single_html(panel: Panel) -> str:
-    """A panel on its own."""
+    """Write a panel that stands alone."""
     return f'<div class="single">{_figure(panel, panel.tallness)}</div>'
 
 
 def fragment(panels: Sequence[Panel], *, height: int = 220) -> str:
-    """Pictures beside one another with their words under them, as HTML that needs no style sheet, for notebooks."""
+    """Write panels side by side, each `height` pixels high with its title and caption below, for notebooks.
+
+    All styles are inline, so that the HTML needs no style sheet.
+    """
     cells = []
     for panel in panels:
         source, _ = embedded(panel.image)
@@ -53,7 +60,7 @@ def fragment(panels: Sequence[Panel], *, height: int = 220) -> str:
 
 
 def grid_html(grid: Grid) -> str:
-    """A grid: a table of figures where it has heads or labels, else figures in as many columns as fit."""
+    """Write a grid: as a table if it has heads or labels, else as pictures in as many columns as fit."""
     title = f"<h3>{inline(grid.title)}</h3>" if grid.title else ""
     if not grid.columns and not grid.labels:
         rows = zip(grid.rows, grid.tallness, strict=True)
@@ -70,7 +77,13 @@ def grid_html(grid: Grid) -> str:
 
 
 def _figure(panel: Panel, tallness: float, *, where: str = "") -> str:
-    """A panel in a cell of the given height over width; `where` names the cell for the enlarged view."""
+    """Write a panel as a <figure>.
+
+    Args:
+        panel: The panel.
+        tallness: The height of its cell divided by the width.
+        where: The row and column of the cell, which the enlarged view shows.
+    """
     source, picture = embedded(panel.image)
     alt = panel.alt or ", ".join(filter(None, (bare(panel.title), where))) or bare(panel.caption) or "picture"
     share = 100 * min(1.0, tallness / panel.tallness)
@@ -90,7 +103,7 @@ def _figure(panel: Panel, tallness: float, *, where: str = "") -> str:
 
 
 def _heads(grid: Grid) -> list[str]:
-    """The heads of groups and the heads of columns, one line each where there are any."""
+    """Write the heads of groups and the heads of columns, one row of HTML each, if there are any."""
     corner = '<div class="corner" role="cell"></div>' if grid.labels else ""
     groups = "".join(
         f'<div class="head group" role="columnheader" aria-colspan="{span}" style="grid-column:span {span}">'
@@ -112,7 +125,7 @@ def _row(grid: Grid, number: int, tall: float) -> str:
 
 
 def _keys(grid: Grid) -> str:
-    """What colours, lines and series mean, in a row under the grid."""
+    """Write the legends under a grid: what its colours, lines and series mean."""
     parts = []
     for key in grid.keys:
         if isinstance(key, LineKey):

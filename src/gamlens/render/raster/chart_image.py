@@ -1,4 +1,4 @@
-"""Charts as pictures, drawn with Pillow in the manner of the grids."""
+"""Draw charts as pictures with Pillow."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ OVERSAMPLING = 3
 
 
 def draw_chart(chart: Chart) -> Image.Image:
-    """`chart` on white, without its title, caption and legend: those belong to the grid around it."""
+    """Draw a chart on white. Its title, caption and legend are left to the grid that shows it."""
     if not any(finite(series.points) for series in chart.series):
-        raise GamlensError("a chart to draw has at least one finite point, found none: give some")
+        raise GamlensError("A chart must have at least one finite point to be drawn; found none: give one.")
     sheet = Image.new("RGB", (CHART_SIZE[0] * OVERSAMPLING, CHART_SIZE[1] * OVERSAMPLING), "white")
     for _, marks in lay_out(chart):
         for mark in marks:
@@ -27,7 +27,7 @@ def draw_chart(chart: Chart) -> Image.Image:
 
 
 def paint(sheet: Image.Image, mark: Mark, scale: float) -> None:
-    """One mark onto the sheet, everything multiplied by `scale`."""
+    """Draw one mark on the sheet, with its coordinates and sizes multiplied by `scale`."""
     if isinstance(mark, Word):
         _write(sheet, mark, scale)
         return
@@ -62,7 +62,10 @@ def _write(sheet: Image.Image, word: Word, scale: float) -> None:
 
 
 def _pieces(points: Sequence[Point], dash: Sequence[float]) -> Iterator[list[Point]]:
-    """The line through `points`, or every other piece of it where `dash` gives the lengths of a piece and a gap."""
+    """Yield the line through `points`, or its dashes if `dash` is (length of a dash, length of a gap).
+
+    Lengths are measured along the line, so that a dash may go around a corner.
+    """
     if not dash:
         yield list(points)
         return

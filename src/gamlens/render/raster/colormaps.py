@@ -1,4 +1,4 @@
-"""Colour maps: a few anchor colours each, interpolated to 256 entries."""
+"""Colour maps. Each is a few colours in colormaps.json, interpolated to a table of 256."""
 
 import json
 from functools import cache
@@ -13,14 +13,14 @@ from gamlens.errors import GamlensError, Registry
 COLORMAPS: dict[str, list[list[int]]] = Registry(
     "colour map", json.loads(resources.files(__package__).joinpath("colormaps.json").read_text())
 )
-SIGNED = frozenset({"diverging"})
+SIGNED = frozenset({"diverging"})  # maps whose middle colour means zero
 
-_SLACK = 1e-4
+_SLACK = 1e-4  # how far a map value may lie outside [0, 1] by rounding
 
 
 @cache
 def lut(name: str) -> NDArray[np.uint8]:
-    """The colour map `name` as a read-only (256, 3) table."""
+    """Return the colour map `name` as a read-only table (256, 3) uint8."""
     anchors = COLORMAPS[name]
     at = np.linspace(0, len(anchors) - 1, 256)
     channels = [np.interp(at, range(len(anchors)), channel) for channel in zip(*anchors, strict=True)]
@@ -30,19 +30,24 @@ def lut(name: str) -> NDArray[np.uint8]:
 
 
 def strength(name: str) -> NDArray[np.float32]:
-    """How salient each of the 256 entries is: (256,) in [0, 1]; the distance from neutral in a signed map."""
+    """Return how salient each of the 256 entries is, (256,) in [0, 1].
+
+    This is the map's value itself or, for a signed colour map, its distance from the middle.
+    """
     ramp = np.linspace(0, 1, 256, dtype=np.float32)
     return np.abs(2 * ramp - 1) if name in SIGNED else ramp
 
 
 def levels(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """A map (H, W) in [0, 1] rounded to the 256 entries of a table."""
+    """Round a map (H, W) in [0, 1] to indices into a colour table: (H, W) uint8."""
     values = np.asarray(values)
     if values.ndim != 2 or values.size == 0 or values.dtype.kind not in "fbiu":
-        raise GamlensError(f"a map is a non-empty real (H, W) array, found {values.dtype} {values.shape}: pass one map")
+        raise GamlensError(
+            f"A map is a real array (H, W) that is not empty; found {values.dtype} {values.shape}: give one map."
+        )
     low, high = float(values.min()), float(values.max())
     if not (low >= -_SLACK and high <= 1 + _SLACK):
-        raise GamlensError(f"map values must lie in [0, 1], found {low:.4g} to {high:.4g}: normalise the map first")
+        raise GamlensError(f"Map values must lie in [0, 1]; found {low:.4g} to {high:.4g}: normalise the map first.")
     scaled = values.astype(np.float32)
     scaled *= 255
     scaled += 0.5
@@ -50,5 +55,5 @@ def levels(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def colorize(values: NDArray[Any], *, cmap: str = "ember") -> NDArray[np.uint8]:
-    """A map (H, W) in [0, 1] as colours (H, W, 3)."""
+    """Colour a map: (H, W) in [0, 1] -> (H, W, 3) uint8."""
     return lut(cmap)[levels(values)]

@@ -1,4 +1,4 @@
-"""A grid of panels as one picture, for print."""
+"""Draw a grid of panels as one picture, for print."""
 
 from dataclasses import replace
 
@@ -22,9 +22,16 @@ PRINT_DPI = 145  # dots per inch at which scale 1 sets captions in 6.5 points an
 
 
 def draw(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False) -> Image.Image:
-    """`grid` on white as an RGB picture: aligned cells, pictures centred in them, words in Pillow's font.
+    """Draw a grid on white.
 
-    Pictures are at most `cell` x `cell` pixels, everything is multiplied by `scale`, and `tight` is for print.
+    Args:
+        grid: The grid.
+        cell: The largest width and height of a picture at scale 1, in pixels.
+        scale: A factor for everything: pictures, text and gaps.
+        tight: Whether to use little space between pictures and let row labels run upwards, as for print.
+
+    Returns:
+        An RGB picture.
     """
     place = GridLayout(grid, cell=cell, scale=scale, tight=tight)
     sheet = Image.new("RGB", place.size, "white")
@@ -42,12 +49,20 @@ def draw(grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False
 
 
 def typeset(grid: Grid, *, inches: float | None = None, dpi: int = 200) -> Image.Image:
-    """`grid` for print: as wide as a column (up to four pictures across) or a page, or `inches`; labels run upwards.
+    """Draw a grid for print at a given width, with text of 6 to 8 points; the pictures take the remaining space.
 
-    Letters have 6 to 8 points at that width; the pictures take what room is left.
+    The width of the drawing depends on the cell size only roughly linearly (text is wrapped, sizes are rounded), so the
+    cell size is corrected a few times until the width is right.
+
+    Args:
+        grid: The grid.
+        inches: The width; by default that of a column of a paper for up to four columns of pictures, else of a page.
+        dpi: Dots per inch.
     """
     if not 72 <= dpi <= 1200 or (inches is not None and not 1 <= inches <= 40):
-        raise GamlensError(f"a figure is 1 to 40 inches wide at 72 to 1200 dots an inch, found {inches} at {dpi}")
+        raise GamlensError(
+            f"A figure must be 1 to 40 inches wide, at 72 to 1200 dots per inch; found {inches} inches at {dpi}."
+        )
     wanted = round((inches or (COLUMN_INCHES if grid.width <= 4 else PAGE_INCHES)) * dpi)
     scale = dpi / PRINT_DPI
     cell = 0.9 * wanted / grid.width / scale
@@ -58,7 +73,7 @@ def typeset(grid: Grid, *, inches: float | None = None, dpi: int = 200) -> Image
 
 
 def _write(sheet: Image.Image, text: TextLines) -> None:
-    """Write lines onto the sheet, along a strip that is turned where they run upwards."""
+    """Write lines of text on the sheet. Text that runs upwards is written on a strip, which is then turned."""
     if text.upwards:
         strip = Image.new("RGB", (text.upwards, len(text.lines) * line_height(text.size)), "white")
         _write(strip, replace(text, at=(text.upwards / 2, 0), upwards=0))
@@ -71,7 +86,10 @@ def _write(sheet: Image.Image, text: TextLines) -> None:
 
 
 def _put(sheet: Image.Image, panel: Panel, box: tuple[int, int, int, int], scale: float) -> None:
-    """Paste a panel's picture in the middle of its cell; a mark is a frame just outside the picture."""
+    """Paste a panel's picture into the middle of its cell `box` (left, top, width, height), and draw its mark.
+
+    A mark is a coloured frame just outside the picture, with a badge at its upper right corner.
+    """
     left, top, width, height = box
     picture = fitted(rgb(panel.image), width, height)
     x, y = left + (width - picture.width) // 2, top + (height - picture.height) // 2
@@ -86,7 +104,7 @@ def _put(sheet: Image.Image, panel: Panel, box: tuple[int, int, int, int], scale
 
 
 def _badge(pen: ImageDraw.ImageDraw, mark: str, x: float, y: float, radius: float) -> None:
-    """A tick or a cross on a disc, so that the mark survives a grey print."""
+    """Draw a tick or a cross on a disc, so that the mark is readable in greyscale."""
     pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=MARK_COLOURS[mark])
     for stroke in BADGE_STROKES[mark]:
         points = [(x + dx * radius, y + dy * radius) for dx, dy in stroke]

@@ -1,4 +1,4 @@
-"""Where the parts of a drawn grid go."""
+"""Compute where the pictures and texts of a drawn grid go."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -9,13 +9,22 @@ from gamlens.render.raster.keys import arranged
 from gamlens.render.raster.lettering import fitting, font, line_height, wrapped
 
 TITLE_SIZE, HEAD_SIZE, CAPTION_SIZE = 19, 15, 13
-# room at scale 1: around the grid, between cells, and between parts
+# Pixels at scale 1: around the grid, between cells, and between groups of columns or parts of rows.
 WIDE, TIGHT = (16, 14, 14), (3, 6, 10)
 
 
 @dataclass(frozen=True)
 class TextLines:
-    """Lines of text below one another from `at` (x, y) on; `upwards` is the length of a strip along which they rise."""
+    """Lines of text, one below another.
+
+    Attributes:
+        lines: The lines.
+        at: Where the first line goes, (x, y).
+        size: The font size in pixels.
+        anchor: Pillow's code for which point of a line lies at `at`.
+        bold: Whether the text is a head rather than a caption.
+        upwards: If not 0, the lines run upwards, along a strip of this length.
+    """
 
     lines: list[str]
     at: tuple[float, float]
@@ -26,23 +35,31 @@ class TextLines:
 
 
 class GridLayout:
-    """The geometry of a grid with pictures at most `cell` x `cell`, everything multiplied by `scale`.
+    """The geometry of a grid.
 
-    `tight`, for print: little room between pictures, row labels run upwards, heads and labels shrink to fit.
+    Args:
+        grid: The grid.
+        cell: The largest width and height of a picture at scale 1, in pixels.
+        scale: A factor for everything.
+        tight: For print: little space between pictures, row labels run upwards, heads and labels shrink to fit.
 
     Attributes, in pixels:
         size: Width and height of the sheet.
         cells: `cells[row][column]` is the (left, top, width, height) of a cell's picture area.
         texts: Every title, head, label and caption, in wrapped lines.
         rules: Horizontal lines (left, right, y).
-        keys, keys_top: The keys in lines, and where the first line begins.
+        keys: The legends under the grid, in lines.
+        keys_top: The top of the first of these lines.
     """
 
     def __init__(self, grid: Grid, *, cell: int = 240, scale: float = 1.0, tight: bool = False) -> None:
         if not grid.width or not grid.rows:
-            raise GamlensError("a grid to draw has at least one row and one column, found none: add a panel")
+            raise GamlensError("A grid must have at least one row and one column to be drawn; found none: add a panel.")
         if cell < 16 or scale <= 0:
-            raise GamlensError(f"a cell is at least 16 pixels at a positive scale, found {cell} x {scale}: enlarge it")
+            raise GamlensError(
+                f"A cell must have at least 16 pixels, and the scale must be above 0; found {cell} pixels at scale "
+                f"{scale}: give larger numbers."
+            )
         self.grid, self.cell, self.scale, self.tight = grid, cell * scale, scale, tight
         self.margin, self.gap, self.apart = (round(room * scale) for room in (TIGHT if tight else WIDE))
         self.pad = round(6 * scale)
@@ -66,6 +83,7 @@ class GridLayout:
         self.size = (self.right + self.margin, bottom + self.margin)
 
     def _heights(self) -> list[int]:
+        """Compute the height of each row's pictures."""
         if not self.grid.widths:
             return [max(1, round(self.cell * tall)) for tall in self.grid.tallness]
         heights = []
@@ -75,7 +93,7 @@ class GridLayout:
         return heights
 
     def _labels(self, size: float) -> tuple[list[list[str]], int]:
-        """The row labels in lines, and the room they take at the left."""
+        """Wrap the row labels, and compute the width that they take at the left."""
         face, names = font(size), self.grid.labels
         if self.tight:
             labels = [wrapped(name, face, height, most=2) for name, height in zip(names, self.heights, strict=False)]
@@ -86,7 +104,7 @@ class GridLayout:
         return labels, deep + self.gap if deep else 0
 
     def _lefts(self, left: int) -> list[int]:
-        """The left edge of every column; groups stand apart."""
+        """Compute the left edge of every column, with extra space between groups of columns."""
         starts = set(accumulate(span for _, span in self.grid.groups))
         lefts = []
         for number, width in enumerate(self.widths):
@@ -96,7 +114,11 @@ class GridLayout:
         return lefts
 
     def _heads(self) -> int:
-        """The title, the heads of groups with a rule under each, the heads of columns; returns where rows begin."""
+        """Place the title, the heads of groups with a line under each, and the heads of columns.
+
+        Returns:
+            The top of the first row.
+        """
         grid, scale, top = self.grid, self.scale, self.margin
         size = TITLE_SIZE * scale
         title = wrapped(grid.title, font(size), self.right - self.margin, most=2)
@@ -119,7 +141,11 @@ class GridLayout:
         return top + (deep * line + self.pad if deep else 0)
 
     def _rows(self, top: int) -> int:
-        """The cells with a title above and a caption below; returns where the last row ends."""
+        """Place the cells, each with its title above and its caption below, from `top` on.
+
+        Returns:
+            The bottom of the last row.
+        """
         size = CAPTION_SIZE * self.scale
         line, face = line_height(size), font(size)
         for number, (row, height) in enumerate(zip(self.grid.rows, self.heights, strict=True)):
@@ -140,7 +166,7 @@ class GridLayout:
         return top - self.gap
 
     def _place_labels(self, labels: list[list[str]], size: float) -> None:
-        """The labels of rows: to the left of their pictures, or running upwards where `tight`."""
+        """Place the labels of rows to the left of their pictures, running upwards if `tight`."""
         gap = self.gap
         for lines, ((left, top, _, height), *_) in zip(labels, self.cells, strict=False):
             deep = len(lines) * line_height(size)

@@ -1,4 +1,4 @@
-"""What colours, lines and series mean: the keys under a drawn grid."""
+"""Draw the legends ("keys") under a grid: what its colours, lines and series mean."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -16,11 +16,11 @@ from gamlens.render.raster.overlay import OUTLINE_DARK, overlay
 KEY_SIZE, BAR_WIDTH, PIECE_GAP, KEY_GAP = 13, 90, 7, 16
 PHOTO_GREY = 150
 
-PlacedPiece: TypeAlias = tuple[float, str | Image.Image]  # a word or a picture (RGBA), and where it begins in its line
+PlacedPiece: TypeAlias = tuple[float, str | Image.Image]  # x within a line, and the text or RGBA picture to draw there
 
 
 def ramp(scale: ScaleKey) -> Image.Image:
-    """The scale's 256 colours in a row, low to high: as they are, or over a grey photo."""
+    """Draw the 256 colours of a colour map in a row, low to high; if `scale.over`, as they look over a grey photo."""
     if not scale.over:
         return Image.fromarray(np.array(lut(scale.cmap))[None])
     grey = np.full((1, 256, 3), PHOTO_GREY, np.uint8)
@@ -28,7 +28,7 @@ def ramp(scale: ScaleKey) -> Image.Image:
 
 
 def arranged(keys: Sequence[GridKey], room: float, scale: float) -> list[list[PlacedPiece]]:
-    """The words and pictures of the keys in lines that fit into `room`; a key too wide for it has its own line."""
+    """Arrange the legends in lines that are at most `room` pixels wide; a wider legend gets a line of its own."""
     lines: list[list[PlacedPiece]] = []
     x, face = 0.0, font(KEY_SIZE * scale)
     for key in keys:
@@ -47,7 +47,7 @@ def arranged(keys: Sequence[GridKey], room: float, scale: float) -> list[list[Pl
 def draw_keys(
     sheet: Image.Image, lines: list[list[PlacedPiece]], corner: tuple[int, int], scale: float, ink: RGB
 ) -> None:
-    """Draw arranged keys in lines from `corner` (left, top) on."""
+    """Draw arranged legends, starting at `corner` (left, top)."""
     pen, face = ImageDraw.Draw(sheet), font(KEY_SIZE * scale)
     step = line_height(KEY_SIZE * scale)
     for number, line in enumerate(lines):
@@ -60,7 +60,7 @@ def draw_keys(
 
 
 def _pieces(key: GridKey, scale: float) -> list[str | Image.Image]:
-    """The words and the pictures (RGBA) that a key consists of, from left to right."""
+    """Return the texts and the pictures (RGBA) of a legend, from left to right."""
     if isinstance(key, ScaleKey):
         bar = ramp(key).resize((round(BAR_WIDTH * scale), max(4, round(0.75 * KEY_SIZE * scale)))).convert("RGBA")
         return [plain(key.label), plain(key.low), bar, plain(key.high)]
@@ -73,7 +73,7 @@ def _pieces(key: GridKey, scale: float) -> list[str | Image.Image]:
 
 
 def _line(picture: Image.Image, key: LineKey, scale: float) -> None:
-    """A piece of the line between two dark ones, as it is drawn into photos."""
+    """Draw a sample of a line between two dark lines, as `boxed` draws it into photos."""
     pen, thick, y = ImageDraw.Draw(picture), max(2, round(3 * scale)), picture.height / 2
     pen.line((0, y, picture.width, y), OUTLINE_DARK, thick + 2 * max(1, thick // 2))
     dashes = 5 if key.dashed else 1

@@ -1,4 +1,4 @@
-"""A saliency map laid over its photo."""
+"""Draw a saliency map over its photo, and boxes and outlines into pictures."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,11 +15,14 @@ from gamlens.render.raster.rgb import ImageLike, rgb
 OUTLINE_LIGHT: RGB = (255, 255, 255)
 OUTLINE_DARK: RGB = (18, 18, 22)
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-_STRIP = 1 << 18
+_STRIP = 1 << 18  # how many pixels `_mix` converts to float32 at once; it limits the memory
 
 
 class Blend(NamedTuple):
-    """out = photo * keep + grey * luma + colour, each looked up by the map's level."""
+    """The tables of an overlay style, indexed by the map's value as a level from 0 to 255.
+
+    A pixel of the result is photo * keep + grey * luma + colour, where grey is the brightness of the photo's pixel.
+    """
 
     keep: NDArray[Any]  # (256, 1)
     luma: NDArray[Any]  # (256, 3)
@@ -27,6 +30,12 @@ class Blend(NamedTuple):
 
 
 def _heat(cmap: str, opacity: float) -> Blend:
+    """Colour the salient pixels; darken and desaturate the photo where the map is low.
+
+    With saliency s (0 to 1), the colour covers the photo by alpha = opacity * s. As q = opacity * (1 - s) grows, the
+    photo loses up to 35 % of its brightness and all of its saturation. The colour is multiplied by
+    0.82 + 0.32 * (brightness of the photo, 0 to 1), so that details of the photo show in it.
+    """
     colour, salient = lut(cmap).astype(np.float32), strength(cmap)[:, None]
     alpha = opacity * salient
     quiet = opacity * (1 - salient)
@@ -37,10 +46,12 @@ def _heat(cmap: str, opacity: float) -> Blend:
 
 
 def _spotlight(cmap: str, opacity: float) -> Blend:
+    """Multiply the photo by the map."""
     return Blend(strength(cmap)[:, None], np.zeros((256, 3)), np.zeros((256, 3)))
 
 
 def _flat(cmap: str, opacity: float) -> Blend:
+    """Mix photo and colours with the same opacity everywhere."""
     return Blend(np.full((256, 1), 1 - opacity), np.zeros((256, 3)), opacity * lut(cmap).astype(np.float32))
 
 
@@ -59,12 +70,23 @@ def overlay(
     mask: NDArray[np.bool_] | None = None,
     style: str = "heat",
 ) -> Image.Image:
-    """`map` (H, W) in [0, 1] shown on `image` (H, W): "heat", "spotlight" (photo x map) or "flat".
+    """Draw a map over an image.
 
-    `boxes` are half-open (x0, y0, x1, y1) in pixels; `mask` (H, W) is outlined. "spotlight" needs no opacity.
+    Args:
+        image: A PIL image, or a uint8 array (H, W) or (H, W, 3).
+        map: (H, W) in [0, 1], of the image's size.
+        opacity: How strongly the map covers the image, from 0 to 1. "spotlight" ignores it.
+        cmap: A name of COLORMAPS.
+        boxes: Boxes to draw, half-open (x0, y0, x1, y1) in pixels.
+        mask: A region to outline, (H, W) bool.
+        style: "heat" (colours where the map is high, a dimmed photo elsewhere), "spotlight" (photo times map) or "flat"
+            (colours everywhere).
+
+    Returns:
+        An RGB image of the same size.
     """
     if not 0 <= opacity <= 1:
-        raise GamlensError(f"opacity must lie in [0, 1], found {opacity!r}: try 0.7")
+        raise GamlensError(f"opacity must lie in [0, 1]; found {opacity!r}: try 0.7.")
     photo = rgb(image)
     level = levels(map)
     _same_size("map", level.shape, photo)
@@ -77,12 +99,13 @@ def overlay(
 def _same_size(what: str, shape: tuple[int, ...], photo: Image.Image) -> None:
     if shape != (photo.height, photo.width):
         raise GamlensError(
-            f"the {what} must have the image's size {(photo.height, photo.width)} (H, W), "
-            f"found {shape}: resize it first"
+            f"The {what} must have the image's size {(photo.height, photo.width)} (H, W); found {shape}: resize it "
+            "first."
         )
 
 
 def _mix(photo: NDArray[np.uint8], level: NDArray[np.uint8], blend: Blend) -> NDArray[np.uint8]:
+    """Apply a Blend to a photo (H, W, 3) with map levels (H, W), a few rows at a time."""
     keep, luma, colour = (table.astype(np.float32) for table in blend)
     out = np.empty_like(photo)
     rows = max(1, _STRIP // photo.shape[1])
@@ -100,7 +123,7 @@ def _mix(photo: NDArray[np.uint8], level: NDArray[np.uint8], blend: Blend) -> ND
 
 
 def _thickness(picture: Image.Image, thick: float) -> int:
-    """The width of a line in pixels: usually (`thick` = 1) a 180th of the shorter side."""
+    """Return a line width in pixels: `thick` times a 180th of the picture's shorter side, but at least 1."""
     return max(1, round(thick * min(picture.size) / 180))
 
 
@@ -112,9 +135,17 @@ def boxed(
     dashed: bool = False,
     thick: float = 1,
 ) -> Image.Image:
-    """A copy of `image` with boxes drawn into it: in a colour, dashed or not, `thick` times the usual line.
+    """Draw boxes into a copy of an image.
 
-    A line lies between two dark ones, inside its box; a side outside the picture moves to its edge.
+    Each line lies inside its box, between two dark lines, so that it is visible on any background. A side of a box that
+    lies outside the picture is drawn at the picture's edge.
+
+    Args:
+        image: The image.
+        boxes: Half-open (x0, y0, x1, y1) in pixels.
+        colour: The colour of the lines.
+        dashed: Whether the lines are dashed.
+        thick: A factor for the line width; 1 is a 180th of the picture's shorter side.
     """
     picture = rgb(image)
     draw, light = ImageDraw.Draw(picture), _thickness(picture, thick)
@@ -122,7 +153,10 @@ def boxed(
     for box in boxes:
         x0, y0, x1, y1 = (float(side) for side in box)
         if not (np.isfinite((x0, y0, x1, y1)).all() and x0 < x1 and y0 < y1):
-            raise GamlensError(f"a box is finite (x0, y0, x1, y1) with x0 < x1 and y0 < y1, found {box!r}: reorder it")
+            raise GamlensError(
+                f"A box must be four finite numbers (x0, y0, x1, y1) with x0 < x1 and y0 < y1; found {box!r}: check "
+                "the order of its numbers."
+            )
         left, top = max(0, int(np.floor(x0))), max(0, int(np.floor(y0)))
         right, bottom = min(picture.width, int(np.ceil(x1))) - 1, min(picture.height, int(np.ceil(y1))) - 1
         for inset, paint, width in ((0, OUTLINE_DARK, light + 2 * dark), (dark, colour, light)):
@@ -137,7 +171,9 @@ def boxed(
 def outlined(
     image: ImageLike, mask: NDArray[np.bool_], *, colour: RGB = OUTLINE_LIGHT, thick: float = 1
 ) -> Image.Image:
-    """A copy of `image` with the inner border of `mask` (H, W) drawn into it: a light line, a dark one inside it."""
+    """Draw the outline of a mask (H, W) into a copy of an image: a line along the inside of its border, and a dark
+    line inside of that.
+    """
     picture = rgb(image)
     _same_size("mask", np.shape(mask), picture)
     if not np.any(mask):
@@ -155,7 +191,7 @@ def outlined(
 
 
 def _cut(draw: ImageDraw.ImageDraw, corners: tuple[int, int, int, int], light: int) -> None:
-    """Turn a line of that width into dashes: dark pieces across each side, none at a corner."""
+    """Turn a box line of width `light` into dashes, by dark pieces over each side that leave the corners free."""
     x0, y0, x1, y1 = corners
     piece = 5 * light
     for first, last, upright in ((x0, x1, False), (y0, y1, True)):
@@ -167,6 +203,7 @@ def _cut(draw: ImageDraw.ImageDraw, corners: tuple[int, int, int, int], light: i
 
 
 def _eroded(mask: NDArray[np.bool_], times: int) -> NDArray[np.bool_]:
+    """Remove the border pixels of a mask (H, W), `times` times over."""
     for _ in range(times):
         wide = np.pad(mask, 1)
         mask = wide[1:-1, 1:-1] & wide[:-2, 1:-1] & wide[2:, 1:-1] & wide[1:-1, :-2] & wide[1:-1, 2:]

@@ -1,4 +1,4 @@
-"""Whatever picture comes in, as 8-bit RGB; and pictures resized, beside and below one another."""
+"""Convert pictures to 8-bit RGB, resize them, and put them side by side or one below another."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,17 @@ ImageLike = Image.Image | NDArray[Any]
 
 
 def rgb(image: ImageLike) -> Image.Image:
-    """`image` (PIL, or uint8 (H, W), (H, W, 1|3|4)) as an RGB picture; transparency shows white."""
+    """Convert a PIL image or a uint8 array, (H, W) or (H, W, 1|3|4), to an RGB picture; transparency becomes white."""
     picture = image if isinstance(image, Image.Image) else _from_array(image)
     if picture.mode[0] in "IF":
-        raise GamlensError(f"a picture has 8 bits a channel, found mode {picture.mode!r}: scale it to uint8 first")
+        raise GamlensError(
+            f"A picture must have 8 bits per channel; found mode {picture.mode!r}: scale it to uint8 first."
+        )
     if picture.width == 0 or picture.height == 0:
-        raise GamlensError(f"a picture needs pixels, found {picture.width} x {picture.height}: check how it was cut")
+        raise GamlensError(
+            f"A picture must have at least one pixel; found {picture.width} x {picture.height}: check how it was "
+            "cropped."
+        )
     if picture.has_transparency_data:
         layer = picture.convert("RGBA")
         picture = Image.new("RGB", layer.size, "white")
@@ -27,12 +32,12 @@ def rgb(image: ImageLike) -> Image.Image:
 
 
 def pixelated(image: Image.Image) -> bool:
-    """Whether the picture is so small that its pixels should show as squares when enlarged."""
+    """Tell whether a picture is so small that its pixels should be shown as squares when it is enlarged."""
     return max(image.size) <= 64
 
 
 def fitted(image: Image.Image, width: int, height: int) -> Image.Image:
-    """`image` resized to the largest size inside `width` x `height`, its aspect ratio kept."""
+    """Resize an image to the largest size inside `width` x `height`, keeping its aspect ratio."""
     ratio = min(width / image.width, height / image.height)
     size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
     grows = pixelated(image) and ratio > 1
@@ -40,14 +45,14 @@ def fitted(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def thumbnail(image: Image.Image, side: int) -> Image.Image:
-    """A copy of `image` that is at most `side` wide and high; a smaller one keeps its size."""
+    """Return a copy of an image, shrunk so that it is at most `side` pixels wide and high."""
     copy = image.copy()
     copy.thumbnail((side, side))
     return copy
 
 
 def beside(pictures: Sequence[Image.Image], *, gap: int = 12) -> Image.Image:
-    """Pictures in a row at the height of the smallest, on white."""
+    """Put pictures side by side on white, with `gap` pixels between them, all at the height of the lowest one."""
     height = min(picture.height for picture in pictures)
     scaled = [picture.resize((max(1, round(picture.width * height / picture.height)), height)) for picture in pictures]
     row = Image.new("RGB", (sum(picture.width for picture in scaled) + gap * (len(scaled) - 1), height), "white")
@@ -59,7 +64,7 @@ def beside(pictures: Sequence[Image.Image], *, gap: int = 12) -> Image.Image:
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Pictures below one another on white."""
+    """Put pictures one below another on white."""
     size = max(picture.width for picture in pictures), sum(picture.height for picture in pictures)
     sheet = Image.new("RGB", size, "white")
     top = 0
@@ -71,12 +76,14 @@ def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
 
 def _from_array(array: object) -> Image.Image:
     if not isinstance(array, np.ndarray):
-        raise GamlensError(f"a picture is a PIL image or a uint8 array, found {type(array).__name__}: convert it first")
+        raise GamlensError(
+            f"A picture must be a PIL image or a uint8 array; found {type(array).__name__}: convert it first."
+        )
     shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
     if array.dtype != np.uint8 or not shaped:
         raise GamlensError(
-            f"an image array is uint8 (H, W) or (H, W, 1|3|4), found {array.dtype} {array.shape}: "
-            "move channels last and scale to 0..255"
+            f"An image array must be uint8 of shape (H, W) or (H, W, 1|3|4); found {array.dtype} {array.shape}: move "
+            "channels last and scale values to 0..255."
         )
     flat = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
     return Image.fromarray(np.ascontiguousarray(flat))

@@ -1,0 +1,91 @@
+"""What METRICS says of the columns of a run: their types, their values for a batch of maps, and which metrics a run
+has. A column that a metric forgets or nobody declares is an error, so that no measured value is lost.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError
+from gamlens.metrics import METRICS, Metric, MetricInput
+from gamlens.scores import PAIR_SCORES
+
+
+def metrics_of(*kinds: str) -> dict[str, Metric]:
+    """The metrics that these kinds of evaluation measure, in the order of METRICS."""
+    return {name: metric for name, metric in METRICS.items() if any(kind in metric.kinds for kind in kinds)}
+
+
+def metric_column_types() -> dict[str, str]:
+    """The type of every column that a metric may fill, in the order of METRICS."""
+    types: dict[str, str] = {}
+    for name, metric in METRICS.items():
+        for column, kind in {**metric.columns, **metric.details}.items():
+            if types.setdefault(column, kind) != kind:
+                raise GamlensError(
+                    f"Metric {name!r} declares the column {column!r} as {kind}, another metric as {types[column]}: "
+                    "a column has one type, so rename one of them."
+                )
+    return types
+
+
+def table_columns() -> tuple[str, ...]:
+    """The columns that tables are made from."""
+    return tuple(dict.fromkeys(column for metric in METRICS.values() for column in metric.columns))
+
+
+def measure_metrics(kinds: tuple[str, ...], given: MetricInput) -> dict[str, list[Any]]:
+    """The columns of every metric of these kinds, as lists of one value per item. A shared `measure` runs once."""
+    chosen = metrics_of(*kinds)
+    found: dict[str, list[Any]] = {}
+    for measure in dict.fromkeys(metric.measure for metric in chosen.values()):
+        assert measure is not None
+        mine = {name: metric for name, metric in chosen.items() if metric.measure is measure}
+        who = f"The metric {' / '.join(map(repr, mine))}"
+        types = {column: kind for m in mine.values() for column, kind in {**m.columns, **m.details}.items()}
+        columns = measure(given)
+        for column in columns:
+            if column not in types:
+                raise GamlensError(f"{who} measured a column {column!r} that it does not declare: add it to `columns`.")
+            if column in found:
+                raise GamlensError(f"{who} measured the column {column!r}, which another metric fills: rename one.")
+        for column, kind in types.items():
+            if column not in columns:
+                raise GamlensError(f"{who} declares the column {column!r}, and its `measure` did not return it.")
+            if (values := columns[column]) is not None:
+                found[column] = _listed(f"{who}, column {column!r}", values, kind, len(given.maps))
+    return found
+
+
+def needs_positive(about: Mapping[str, Any]) -> list[str]:
+    """The titles of the metrics that have no meaning for a run, because its pair score may be zero or negative."""
+    protocol = about["protocol"]
+    if protocol["task"] not in PAIR_SCORES or PAIR_SCORES[protocol["task"]].positive:
+        return []
+    return [metric.title for metric in metrics_of(protocol["kind"]).values() if metric.needs_positive_score]
+
+
+def left_out_note(about: Mapping[str, Any]) -> str:
+    """Which metrics the tables of a run leave out, and why; nothing where they have all."""
+    if not (titles := needs_positive(about)):
+        return ""
+    task = about["protocol"]["task"]
+    return (
+        f"{', '.join(titles)} is left out: it is a share of the explained score, and the score {task!r} may be zero or "
+        "negative."
+    )
+
+
+def _listed(who: str, values: Any, kind: str, items: int) -> list[Any]:
+    """A column as a list of one value per item; a number for a plain type, a list for a type in brackets."""
+    if isinstance(values, Tensor):
+        dimensions = 2 if kind.startswith("[") else 1
+        if values.ndim != dimensions:
+            expected = "(N,T)" if dimensions == 2 else "(N,)"
+            raise GamlensError(f"{who}: {kind} takes a tensor of shape {expected}, found {tuple(values.shape)}.")
+        values = (values.double() if values.dtype == torch.bool else values).tolist()
+    if len(values) != items:
+        raise GamlensError(f"{who}: there are {items} items, found {len(values)} values.")
+    return list(values)

@@ -1,0 +1,193 @@
+"""What an entry of METRICS says: how a metric is measured, which columns it fills, and how a table follows from them.
+
+`evaluation` makes the maps, runs the model and hands both over as a `MetricInput`; a metric's `measure` turns that into
+columns of one value per item, which a run stores. `value` makes the number of a table from the stored columns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gamlens.errors import GamlensError, near
+from gamlens.metrics.aggregate import Better
+from gamlens.metrics.thresholds import THRESHOLDS, best_threshold
+
+KINDS = ("objective", "localization", "segmentation")
+
+
+@dataclass(frozen=True, eq=False)
+class MetricInput:
+    """What is at hand for the maps of one method on N items. What an evaluation does not have is empty or None.
+
+    All tensors lie on the CPU, except `maps` where there is no ground truth: these stay where the model is.
+
+    Args:
+        maps: Saliency maps in [0,1], (N,H,W).
+        boxes: localization: the ground-truth boxes x0,y0,x1,y1 of every item in pixels of the map, N of (K_i,4).
+        predicted: localization: the box that the evaluation takes from each map at each of THRESHOLDS, (N,T,4).
+        mask: segmentation: the object, bool (N,H,W).
+        void: segmentation: pixels that are neither object nor background, bool (N,H,W).
+        before: objective: the explained score on the whole image by its name ("logit", "probability",
+            "similarity"), (N,) each.
+        after: objective: the same scores on image x map.
+        inserted: objective, where asked: the probability while pixels appear in the map's order, (S,N).
+        deleted: objective, where asked: the probability while pixels vanish in the map's order, (S,N).
+    """
+
+    maps: Tensor
+    boxes: Sequence[Tensor] = ()
+    predicted: Tensor | None = None
+    mask: Tensor | None = None
+    void: Tensor | None = None
+    before: Mapping[str, Tensor] = field(default_factory=dict)
+    after: Mapping[str, Tensor] = field(default_factory=dict)
+    inserted: Tensor | None = None
+    deleted: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StoredColumns:
+    """The columns of a metric that a run has for one method and n: (N,) or (N,T) each, NaN where a value is missing.
+
+    `held_out` (N,) marks the items that choose thresholds; `confidence` is the class score that a table is made for.
+    """
+
+    columns: Mapping[str, Tensor]
+    held_out: Tensor
+    confidence: str = "logit"
+
+
+@dataclass(frozen=True, eq=False)
+class MetricValues:
+    """A metric's value in percent for every item (N,), NaN where it has none.
+
+    Args:
+        values: (N,).
+        counted: Which items the table counts, bool (N,); the others chose the threshold. None: all.
+        threshold: Where the maps were cut, if the metric has a grid of thresholds.
+        grid: The values at all of THRESHOLDS, (N,T), of such a metric.
+        left_out: How many items the table leaves out, and `why`: the end of a sentence that begins with them.
+    """
+
+    values: Tensor
+    counted: Tensor | None = None
+    threshold: float | None = None
+    grid: Tensor | None = None
+    left_out: int = 0
+    why: str = ""
+
+
+MeasuredColumns = Mapping[str, Tensor | Sequence[object] | None]
+MeasureFunction = Callable[[MetricInput], MeasuredColumns]
+ValueFunction = Callable[[StoredColumns], MetricValues]
+
+
+def first_column(stored: StoredColumns) -> MetricValues:
+    """100 x the metric's first column; of a grid (N,T) that at the threshold which is best on the held-out items."""
+    values = next(iter(stored.columns.values())).double()
+    if values.ndim == 2:
+        return at_best_threshold(values, stored.held_out)
+    missing = int(values.isnan().sum())
+    return MetricValues(100 * values, left_out=missing, why="have nothing to measure" if missing else "")
+
+
+def at_best_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
+    """The values at the threshold with the best mean over the held-out items; the other items count: (N,T), (N,).
+
+    Where no item is held out, or every one, all items choose and all count.
+    """
+    counted = _counted(held_out)
+    best = best_threshold(grid if bool(counted.all()) else grid[held_out])
+    return cut_at(grid, best, counted)
+
+
+def at_own_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
+    """The values at the threshold with the best mean over the items that count: (N,T), (N,)."""
+    counted = _counted(held_out)
+    return cut_at(grid, best_threshold(grid[counted]), counted)
+
+
+def cut_at(grid: Tensor, index: int, counted: Tensor) -> MetricValues:
+    """The values of a grid (N,T) at one threshold, for the table."""
+    left_out = int((~counted).sum())
+    why = "chose the thresholds" if left_out else ""
+    return MetricValues(100 * grid[:, index], counted, float(THRESHOLDS[index]), 100 * grid, left_out, why)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """An entry of METRICS: `fn` gives one value per item (N,), or one per item and threshold (N,T).
+
+    The number in a table is 100 x the mean over the items that are not NaN, at one threshold where there are several.
+
+    Args:
+        fn: The metric itself, a function of tensors.
+        title: Its name in tables; no two metrics of one kind share it.
+        better: Whether a better map has a higher value ("up") or a lower one ("down").
+        kinds: The kinds of evaluation (KINDS) that measure it. None of them: it is only a function.
+        columns: What a run stores and `value` reads: {column: Arrow's name of the type}, in brackets for a list of T
+            values per item. Metrics may share a column; they then share `measure`, which runs once for all of them.
+        measure: From a MetricInput of N items to {column: (N,), (N,T), or a list of N}, with every column of
+            `columns` and `details`. None for a column says that this evaluation does not have it.
+        value: From the stored columns to the values of a table; by default 100 x the first column (`first_column`).
+        details: Further columns that `measure` fills, for looking at single items; no table reads them. A list may
+            have another length for every item.
+        needs_positive_score: The metric is a share of the explained score, so that it has no meaning for a score that
+            may be zero or negative: tables of such runs leave it out.
+        item_title: What the value of a single item is called, where that is not `title`.
+    """
+
+    fn: Callable[..., Tensor]
+    title: str
+    better: Better
+    kinds: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    measure: MeasureFunction | None = None
+    value: ValueFunction = first_column
+    details: Mapping[str, str] = field(default_factory=dict)
+    needs_positive_score: bool = False
+    item_title: str = ""
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise GamlensError(f"Metric {self.title!r}: no kind of evaluation is {kind!r}: {near(kind, KINDS)}")
+        if self.kinds and (self.measure is None or not self.columns):
+            kinds = ", ".join(self.kinds)
+            raise GamlensError(f"Metric {self.title!r} is measured for {kinds}: give it `columns` and `measure`.")
+
+    @classmethod
+    def on_boxes(
+        cls, fn: Callable[..., Tensor], title: str, better: Better, *, column: str, type: str = "float64"
+    ) -> "Metric":
+        """A metric of maps and ground-truth boxes, fn(maps (N,H,W), boxes: N of (K_i,4)) -> (N,), in its own column.
+
+        With type "[float32]" `fn` gives one value per threshold of THRESHOLDS, (N,T).
+        """
+        return cls(fn, title, better, ("localization",), {column: type}, partial(_on_boxes, fn, column))
+
+    @classmethod
+    def on_masks(
+        cls, fn: Callable[..., Tensor], title: str, better: Better, *, column: str, type: str = "float64"
+    ) -> "Metric":
+        """A metric of maps and masks, fn(maps, mask, void), (N,H,W) each -> (N,), in its own column.
+
+        With type "[float32]" `fn` gives one value per threshold of THRESHOLDS, (N,T).
+        """
+        return cls(fn, title, better, ("segmentation",), {column: type}, partial(_on_masks, fn, column))
+
+
+def _on_boxes(fn: Callable[..., Tensor], column: str, given: MetricInput) -> MeasuredColumns:
+    return {column: fn(given.maps, given.boxes)}
+
+
+def _on_masks(fn: Callable[..., Tensor], column: str, given: MetricInput) -> MeasuredColumns:
+    return {column: fn(given.maps, given.mask, given.void)}
+
+
+def _counted(held_out: Tensor) -> Tensor:
+    """Which items a table counts: all that are not held out, or all where nothing else is left. (N,) bool."""
+    return ~held_out if not bool(held_out.all()) else torch.ones_like(held_out)
