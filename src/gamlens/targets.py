@@ -118,8 +118,8 @@ def target_gradients(
         keep_graph: Whether the graph is kept for a later backward.
 
     Returns:
-        The scores (R,) and {block: gradient (R,C,h,w)}, both detached. If the record has no graph, no backward runs and
-        there are no gradients: {}.
+        The scores (R,) and {block: gradient (R,C,h,w)}, both detached. Without a graph, no backward runs
+        and there are no gradients: {}.
     """
     with outside_inference_mode(), torch.enable_grad():  # the caller may have switched gradients off
         classes = wanted.classes.clone() if wanted.classes.is_inference() else wanted.classes

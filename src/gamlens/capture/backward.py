@@ -33,7 +33,7 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
         keep_graph: Whether the graph is kept for a later backward.
 
     Returns:
-        For each record, {block: gradient (B,C,h,w)}; {} if the records have no graph.
+        For each record, {block: gradient (B,C,h,w)}; {} for records without a graph (all of them, or none).
     """
     if not records[0].has_graph:
         return [{} for _ in records]

@@ -42,7 +42,7 @@ class Program:
             address. If any of these has changed, the program is out of date.
         batch: The number of images that the program was traced for, or None if it takes any number.
         guards: Conditions on the number of images under which the traced graph is valid.
-        seen: The numbers of images that have run, each with whether in a graph: for another, torch compiles again.
+        seen: Each number of images that has run, and whether with a graph. For another one, torch compiles again.
     """
 
     guard: ModelGuard
@@ -89,7 +89,7 @@ class Program:
             batch: The images.
             precision: The type that autocast computes in; None runs without autocast.
             grids: For blocks of tokens, which token belongs to which cell.
-            graph: Whether there is a graph at all; without it, every part runs with gradients off.
+            graph: Whether there is a graph at all.
         """
         blocks: dict[str, Tensor] = {}
         names = {value: name for name, value in self.blocks.items()}

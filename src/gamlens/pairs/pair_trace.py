@@ -114,7 +114,7 @@ class PairTrace:
             waiting = waiting.with_check(entry.defined(x, y), x.device)
         waiting = waiting.with_check(finite_score(value, len(self)), value.device)
         found = backward.gradients(value, self.records, keep_graph=keep)
-        if entry.saturated is not None:
+        if entry.saturated is not None and graph:
             empty = entry.saturated(value.detach(), x.detach(), y.detach())
             found = [{name: scores.without_saturated(g, empty) for name, g in part.items()} for part in found]
             saturated = Check(empty.any, partial(entry.saturated_message, empty), fatal=False)

@@ -2,8 +2,9 @@
 
 Where the embedding is a known function of the last block, the gradients of a pair's score by that block follow from a
 formula (`_by_formula`; `embedding_form` derives it). Otherwise they come from one backward per pair through the last
-blocks of each image (`_by_backward`). Methods that need no gradient go the same ways without one: `_by_formula` at
-n = 1, whatever the embedding, and `_by_backward` at n > 1.
+blocks of each image (`_by_backward`).
+Methods that need no gradient go the same ways without one: `_by_formula` at n = 1, whatever the embedding, and
+`_by_backward` at n > 1.
 """
 
 from __future__ import annotations

@@ -34,13 +34,12 @@ class PairMaps:
     def score(self, places: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """The scores (R,) of the pairs `places` with embeddings x and y (R,D), and their gradients by x and y.
 
-        Where the method needs no gradient, there are none.
+        A method that needs no gradient gets none.
         """
-        score, chosen, gradients = self.options.score, self.chosen[places], None
-        if methods.find(self.options.method).needs_gradient:
-            values, gradients, saturated = score_gradients(score, x, y, chosen)
-        else:
-            values, saturated = pair_scores(score, x, y, chosen)
+        score, chosen = self.options.score, self.chosen[places]
+        if not methods.find(self.options.method).needs_gradient:
+            return pair_scores(score, x, y, chosen), None
+        values, gradients, saturated = score_gradients(score, x, y, chosen)
         self._saturated[places.to(self._saturated.device)] = saturated.to(self._saturated.device)
         return values, gradients
 

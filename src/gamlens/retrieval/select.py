@@ -69,19 +69,18 @@ def most_similar(score: str | scores.PairScoreFunction, queries: Tensor, images:
     return torch.cat(best)
 
 
-def pair_scores(score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores (P,) of embeddings x and y (P,D), and which of them are saturated (P,).
+def pair_scores(score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
+    """The scores (P,) of embeddings x and y (P,D), in their graph if there is one.
 
     `chosen` (P,2) holds the numbers of the images in both lists, for error messages.
     """
     entry = scores.find_pair_score(score)
-    x, y = at_least_float32(x), at_least_float32(y)
     for side, embeddings, numbers in zip(SIDE_NAMES, (x, y), chosen.T, strict=True):
-        entry.require_defined(embeddings.detach(), side, numbers)
+        entry.require_defined(at_least_float32(embeddings), side, numbers)
     with without_autocast(x):
-        value = entry.fn(x, y)
+        value = entry.fn(at_least_float32(x), at_least_float32(y))
         Checks().with_check(finite_score(value, len(x)), value.device)
-        return value, entry.saturated_pairs(value.detach(), x.detach(), y.detach())
+    return value
 
 
 def score_gradients(
@@ -93,11 +92,14 @@ def score_gradients(
     Where a score is saturated (`PairScore.saturated`) both gradients are set to zero. `chosen` (P,2) holds the numbers
     of the images in both lists, for error messages.
     """
+    entry = scores.find_pair_score(score)
     with without_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
-        value, saturated = pair_scores(score, own, other, chosen)
+        value = pair_scores(score, own, other, chosen)
         gx, gy = torch.autograd.grad(value.sum(), (own, other))
-    return value.detach(), (scores.without_saturated(gx, saturated), scores.without_saturated(gy, saturated)), saturated
+    value = value.detach()
+    saturated = entry.saturated_pairs(value, own.detach(), other.detach())
+    return value, (scores.without_saturated(gx, saturated), scores.without_saturated(gy, saturated)), saturated
 
 
 def _given(pairs: Sequence[tuple[int, int]], counts: tuple[int, int]) -> Tensor:
