@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: fuzz scale demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
+.PHONY: fuzz scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -27,6 +27,9 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 $(VENV)/.bench: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	touch $@
+
+docs: $(VENV)/.dev  ## docs/reference.md, every name that gamlens knows, from its registries
+	$(BIN)/python docs/reference.py
 
 demo: $(VENV)/.demo  ## explain bundled photos with the embedded model: demo/index.html
 	$(BIN)/gamlens demo --out demo

@@ -1,7 +1,7 @@
 """The ablation on real data: ResNet-50 on the shared ILSVRC sample, DenseNet-201 on imagenette.
 
-n = 1 to 4, every way to join blocks, the paper's three methods (or --methods). Writes one folder a network with
-ablation.json, tables and a plot. About 43 forwards an image and three methods: minutes on a GPU.
+Measures n = 1 to 4, every fusion of blocks and the paper's three methods (or --methods). Writes one folder per network
+with ablation.json, tables and a plot. With three methods it takes about 43 forwards per image: minutes on a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette"}
 
 
 def run(name: str, plan: Plan, options: Any) -> None:
-    """Measure one network and write what was found."""
+    """Measure one network, write the results and print the tables."""
     start = time.perf_counter()
     lens, dataset = real.lens(name).to(options.device), load("ilsvrc", real.DATA / FOLDERS[name])
     protocol = plan.protocol(lens)
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--fill", default="black", choices=("black", "mean"))
     parser.add_argument("--confidence", default="logit", choices=("logit", "probability"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--limit", type=int, help="only the first so many items")
+    parser.add_argument("--limit", type=int, help="measure only this many items, the first ones (default: all)")
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("gamlens-ablation"))
     parser.epilog = "example: python benchmarks/ablation.py --limit 10 --out ablation"

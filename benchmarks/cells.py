@@ -1,7 +1,8 @@
-"""A task with a known answer: small ViTs learn to tell a red from a blue cell; which point of a block finds it?
+"""Which tensor of a ViT block should be explained? A task with a known answer.
 
-Prints, for a class token and for mean pooling, 2 and 4 blocks, in how many of 32 images a method's highest cell is the
-coloured one (chance 0.8), at every point of every block that the score reads. Seconds on a CPU.
+Small ViTs learn whether an image has a red or a blue cell. A good map has its maximum at that cell. The table shows,
+for ViTs with a class token or mean pooling and with 2 or 4 blocks, in how many of 32 images this is so (0.8 by chance),
+for every tensor of every block that influences the score. Takes seconds on a CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COLOURS = torch.tensor([[2.0, -1.0, -1.0], [-1.0, -1.0, 2.0]])
 
 
 def spots(count: int) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
-    """Noise (count,3,40,64) with one red or blue cell of 8 px; the colours (count,), and the cells."""
+    """Noise images (count,3,40,64) with one red or blue cell of 8 px. Returns images, colours (count,) and cells."""
     images, colours = 0.3 * torch.randn(count, 3, *SIZE), torch.arange(count) % 2
     cells = [(int(torch.randint(ROWS, ())), int(torch.randint(COLUMNS, ()))) for _ in range(count)]
     for image, colour, (row, column) in zip(images, colours, cells, strict=True):
@@ -30,12 +31,12 @@ def spots(count: int) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
 
 
 def patches(self: VisionTransformer, x: Tensor) -> Tensor:
-    """torchvision's own, without its check that the image is square."""
+    """torchvision's `_process_input` without its check that the image is square."""
     return self.conv_proj(x).flatten(2).transpose(1, 2)
 
 
 def taught(kind: type[VisionTransformer], depth: int, *, steps: int = 120) -> VisionTransformer:
-    """A ViT of width 32 after some seconds of training."""
+    """Train a ViT of width 32 for some seconds."""
     torch.manual_seed(0)
     net = kind(64, 8, num_layers=depth, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=2)
     net._process_input = patches.__get__(net)
@@ -50,12 +51,12 @@ def taught(kind: type[VisionTransformer], depth: int, *, steps: int = 120) -> Vi
 
 
 def hits(raw: Tensor, cells: list[tuple[int, int]]) -> int:
-    """How many maps (N,h,w) are highest at their cell."""
+    """How many of the maps (N,h,w) have their maximum at the coloured cell."""
     return sum(divmod(int(one.argmax()), COLUMNS) == cell for one, cell in zip(raw, cells, strict=True))
 
 
 def names(kind: type[VisionTransformer], depth: int) -> list[str]:
-    """Every point of every block that the score reads."""
+    """The names of all tensors of all blocks that influence the score."""
     found = []
     for number in range(depth):
         layer = LAYER.format(number)

@@ -1,15 +1,16 @@
-"""What an explanation costs, beside a plain forward and beside the peers, in one run and one process.
+"""Measures what an explanation costs, compared with a plain forward and with other packages, in one process.
 
-Time: median of the repeats after two warm-up calls, and their range. The tools take turns, in another order each round,
-so that whatever else the machine does hits all of them; ratios are of medians, to the plain forward (eval, no_grad) of
-the same model and process. Building the Lens, which runs one forward to find the blocks, is not counted.
+Time: the median of the repeats after two warm-up calls, and their range. The tools take turns, in another order each
+round, so that other work on the machine affects all of them alike. Ratios are ratios of medians, to the plain forward
+(eval, no_grad) of the same model in the same process. Building the Lens, which runs one forward to find the blocks, is
+not counted.
 
-Memory: the most that one call holds at a time over the model and its input. On the CPU every allocation of torch's
-allocator is read off torch.profiler(profile_memory=True) and added up, which does not depend on the system's allocator
-or on other processes; what NumPy, OpenCV and oneDNN's own scratch take is not seen. On CUDA: max_memory_allocated.
+Memory: the largest amount that one call holds at any time, in addition to the model and its input. On the CPU it is
+computed from the allocations that torch.profiler(profile_memory=True) reports, which does not depend on the system's
+allocator or on other processes; memory of NumPy, OpenCV and oneDNN is not included. On CUDA it is max_memory_allocated.
 
-Two columns are free of noise: the forwards that ran, and the bytes that autograd kept for a backward (each storage
-once, parameters and buffers left out, all passes together).
+Two columns have no noise: the number of forwards, and the bytes that autograd kept for a backward (each storage once,
+without parameters and buffers, all passes together).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Where other work shares the cores, OMP_WAIT_POLICY=PASSIVE python benchmarks/cos
 
 @dataclass(frozen=True)
 class Row:
-    """One tool on one model. Times are of the whole batch, in seconds, one a repeat."""
+    """The results of one tool on one model. `times` are in seconds for the whole batch, one per repeat."""
 
     model: str
     tool: str
@@ -71,7 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--models", nargs="+", default=list(MODELS), choices=MODELS, metavar="NAME", help="|".join(MODELS)
     )
-    parser.add_argument("--batch", type=int, default=4, help="images a call (default 4)")
+    parser.add_argument("--batch", type=int, default=4, help="images per call (default 4)")
     parser.add_argument("--repeats", type=int, default=7, help="timed calls of each tool (default 7)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     parser.add_argument(
@@ -89,7 +90,7 @@ def wait(device: torch.device) -> None:
 def seconds(call: Callable[[], Any], device: torch.device) -> float:
     wait(device)
     start = time.perf_counter()
-    result = call()  # kept until the clock is read: letting it go is not part of the call
+    result = call()  # kept until the clock is read, so that freeing it is not timed
     wait(device)
     taken = time.perf_counter() - start
     del result
@@ -97,7 +98,7 @@ def seconds(call: Callable[[], Any], device: torch.device) -> float:
 
 
 def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:
-    """The most that was allocated at a time during the call, over what was there before."""
+    """The largest number of bytes allocated at any time during the call, beyond those allocated before it."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -116,7 +117,7 @@ def peak_bytes(call: Callable[[], Any], device: torch.device) -> int:
 
 
 def forwards_and_saved(call: Callable[[], Any], model: nn.Module) -> tuple[int, int]:
-    """Forwards of the model, and bytes autograd kept for a backward: each storage once, without the model's own."""
+    """Count the model's forwards and the bytes autograd kept for a backward (each storage once, model excluded)."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, torch.UntypedStorage] = {}
     seen: list[int] = []
@@ -135,13 +136,13 @@ def forwards_and_saved(call: Callable[[], Any], model: nn.Module) -> tuple[int, 
 
 
 def fresh(model: nn.Module) -> None:
-    """Nothing left of the tool before: no gradients, no graphs in reference cycles."""
+    """Remove what the previous tool left: gradients, and graphs in reference cycles."""
     model.zero_grad(set_to_none=True)
     gc.collect()
 
 
 def counts(lens: Lens, tools: list[Tool], batch: Tensor, targets: list[int]) -> Iterator[tuple[int, int, int]]:
-    """For each tool: forwards, bytes saved, peak bytes. Two calls each, which also warm up."""
+    """Forwards, saved bytes and peak bytes of each tool. Each is called twice, which also warms it up."""
     for tool in tools:
         fresh(lens.model)
         ran, saved = forwards_and_saved(partial(tool.run, batch, targets), lens.model)
@@ -150,7 +151,7 @@ def counts(lens: Lens, tools: list[Tool], batch: Tensor, targets: list[int]) -> 
 
 
 def measure(name: str, lens: Lens, tools: list[Tool], batch: Tensor, repeats: int) -> list[Row]:
-    """Memory and counts first; then `repeats` rounds in which each tool is timed once."""
+    """Measure memory and counts of each tool, then time each tool once in each of `repeats` rounds."""
     targets = [(281 + number) % 1000 for number in range(len(batch))]
     found = list(counts(lens, tools, batch, targets))
     times: list[list[float]] = [[] for _ in tools]
@@ -170,7 +171,7 @@ def measure(name: str, lens: Lens, tools: list[Tool], batch: Tensor, repeats: in
 
 
 def about(args: argparse.Namespace) -> dict[str, str]:
-    """Where and how the numbers were made."""
+    """The machine, versions and settings that the numbers were measured with."""
     here = {name: version(name) for name in ("torch", "torchvision", "timm", "gamlens", *PEERS)}
     return {
         "date": date.today().isoformat(),
@@ -205,7 +206,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def table(rows: list[Row], *, markdown: bool) -> str:
-    """The rows of one model, in aligned columns."""
+    """The rows of one model as a table, in Markdown or in aligned columns."""
     lines = [TITLES, *(cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(TITLES))]
     rule = ["-" * widths[0], *("-" * (width - 1) + (":" if markdown else "-") for width in widths[1:])]
@@ -229,7 +230,7 @@ def main() -> None:
     batch = torch.randn(args.batch, 3, SIZE, SIZE).to(args.device)
     for name in args.models:
         lens = build(name, args.device)
-        gc.freeze()  # what is here now stays: collecting between calls is then quick
+        gc.freeze()  # exclude existing objects from garbage collection, which makes collecting between calls quick
         found = measure(name, lens, tools_of(lens, peers), batch, args.repeats)
         rows += found
         title = f"{name} ({', '.join(lens.blocks)})"

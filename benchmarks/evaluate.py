@@ -1,4 +1,4 @@
-"""What an evaluation costs beside its floor: as many plain forwards, without a gradient, on the same batches.
+"""Measures what an evaluation costs, compared with its floor: the same number of plain no-grad forwards.
 
 Localization (box `all`, n = 1, 2, three methods and the controls) and the objective evaluation (ADP and PIC) of real
 images; then the peak memory of whole runs of 200 and 1,000 images, each in a process of its own.
@@ -33,7 +33,7 @@ METHODS, N = ("gam", "grad_cam_pp", "grad_cam"), (1, 2)
 
 
 def evaluated(lens: Lens, items: list[Unit], protocol: Protocol, batch: int, place: Path) -> float:
-    """Seconds of a run of these items, decoding and writing included."""
+    """The seconds that a run of these items takes, including decoding and writing."""
     job = Job(lambda: make_measurer(lambda: lens, protocol), results.encode, 4 * batch, batch)
     start = time.perf_counter()
     with RunFolder(place, {"what": protocol.kind}, suffix=".parquet", fresh=True) as folder:
@@ -42,7 +42,7 @@ def evaluated(lens: Lens, items: list[Unit], protocol: Protocol, batch: int, pla
 
 
 def floor(lens: Lens, items: int, protocol: Protocol, batch: int) -> tuple[float, int]:
-    """Seconds and number of plain forwards: one an image, and one more for every masked copy that is looked at."""
+    """Seconds and number of plain forwards: one per image, and one more per masked copy that the run evaluates."""
     masked = len(METHODS) * len(N) + 2 if protocol.kind == "objective" else 0
     seconds, images = 0.0, 0
     with torch.no_grad():
@@ -65,7 +65,7 @@ def floor(lens: Lens, items: int, protocol: Protocol, batch: int) -> tuple[float
 def speed(options: argparse.Namespace) -> list[str]:
     lens = real.lens(options.model).to(options.device)
     lens.model.eval()
-    lines = ["| evaluation | items a second | floor, items a second | forwards | time over floor |"]
+    lines = ["| evaluation | items per second | floor, items per second | forwards | time over floor |"]
     lines.append("| --- " * 5 + "|")
     for kind in ("localization", "objective"):
         protocol = Protocol(kind, methods=METHODS, n=N)
@@ -88,7 +88,7 @@ def speed(options: argparse.Namespace) -> list[str]:
 
 
 def whole(model: str, items: int) -> None:
-    """A run of so many images; prints the process's peak memory in MiB."""
+    """Run an evaluation of `items` images and print the process's peak memory in MiB."""
     lens = Lens(model)
     protocol = Protocol("localization", methods=METHODS, n=N)
     dataset = load("ilsvrc", real.DATA / "ILSVRC")

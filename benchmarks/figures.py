@@ -1,5 +1,7 @@
-"""The pictures of docs/figures.md: bundled photos copied to photos/, with boxes and masks drawn by hand, and every
-figure made from them by the command that the page shows.
+"""Makes the pictures of docs/figures.md.
+
+Copies photos of installed packages to photos/, with boxes and masks drawn by hand, and runs the commands that the page
+shows.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ COMMANDS = {
 
 
 def command(name: str) -> str:
-    """What a user types for the picture of that name."""
+    """The command that makes the picture of that name, as a user types it."""
     return f"gamlens figure {name} {COMMANDS[name]} --palette --out docs/images/fig-{name}.png"
 
 

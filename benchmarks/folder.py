@@ -1,9 +1,9 @@
-"""From a folder of photos to maps: `lens.stream` beside decoding alone and the model alone.
+"""Measures `lens.stream` on a folder of photos, compared with decoding alone and with the model alone.
 
-JPEG files are made from smooth noise, 500 x 375, or of several shapes with --mixed. Decoding alone: the stream's own
-threads, from the files to batches the model takes, and no model. The model alone: such batches, decoded before,
-launched and finished as the stream does it, to one result an image on the host. Where decoding overlaps with the model,
-the stream takes little more than the slower of the two.
+The photos are JPEG files of smooth noise, 500 x 375 pixels, or of several shapes with --mixed. "Decoding alone" uses
+the threads of the stream to turn files into batches, without a model. "The model alone" runs the model on batches that
+were decoded before, as the stream does, up to one result per image on the host. If decoding and model overlap well, the
+stream takes little more time than the slower of the two.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from gamlens.streaming import stream as room
 from gamlens.streaming.prefetch import BatchPrefetcher, grouped, worker_count
 
 PATTERNS = 200
-DECODED = 4  # batches at hand for the model alone, used in turn
+DECODED = 4  # number of prepared batches for the model alone, used in turn
 SHAPES = ((500, 375), (375, 500), (640, 427), (333, 500), (500, 500), (1024, 768), (320, 240))
 
 
 def photos(folder: Path, count: int, *, mixed: bool = False) -> list[str]:
-    """Smooth noise as JPEG files: a few hundred patterns, each under several names."""
+    """Write JPEG files of smooth noise: a few hundred patterns, each under several names."""
     draw, found = np.random.default_rng(0), []
     for number in range(count):
         file = folder / f"{number:05d}.jpg"
@@ -57,7 +57,7 @@ def photos(folder: Path, count: int, *, mixed: bool = False) -> list[str]:
 
 
 class Bench:
-    """A lens and files: the three ways through them that are compared."""
+    """A lens and files, and the three ways to process them that are compared."""
 
     def __init__(self, lens: Lens, files: list[str], batch: int) -> None:
         self.lens, self.files, self.batch = lens, files, batch
@@ -117,7 +117,7 @@ def clock(call: Callable[[], None], repeats: int) -> float:
 
 @contextmanager
 def watched() -> Iterator[dict[str, float]]:
-    """Where the thread that drives the model spends its time: seconds by what it does, each without the others."""
+    """Measure where the thread that drives the model spends its time: seconds per activity, without nested ones."""
     spent: dict[str, float] = defaultdict(float)
     inside = [0.0]
 
@@ -164,7 +164,7 @@ def measure(bench: Bench, workers: int, options: argparse.Namespace) -> dict[str
     found["ratio"] = found["stream"] / max(found["decode alone"], found["model alone"])
     print(f"{workers} threads")
     for name in ("decode alone", "model alone", "stream"):
-        print(f"  {name}: {found[name]:.2f} s, {options.files / found[name]:.0f} images a second")
+        print(f"  {name}: {found[name]:.2f} s, {options.files / found[name]:.0f} images per second")
     print(f"  stream over the slower of the two: {found['ratio']:.2f}")
     if options.profile:
         with watched() as spent:
@@ -195,7 +195,7 @@ def main() -> None:
         bench = Bench(lens, photos(Path(place), options.files, mixed=options.mixed), options.batch)
         shapes = "several shapes" if options.mixed else "one shape"
         print(f"{options.model}, {options.files} files of {shapes}, batches of {options.batch}, {options.device}")
-        bench.stream(options.workers[0])  # libraries, kernels and pinned memory are there afterwards
+        bench.stream(options.workers[0])  # warm up: loads libraries and kernels, allocates pinned memory
         rows = [measure(bench, workers, options) for workers in options.workers]
     if options.json:
         about = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}

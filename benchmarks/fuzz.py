@@ -1,4 +1,4 @@
-"""Thousands of broken image files among good ones through an evaluation: every file is accounted for, none stops it.
+"""Runs an evaluation on thousands of broken image files among good ones, and checks that no file stops it or is lost.
 
 Bit flips, truncations, wrong extensions, text, empty files, huge dimensions in the header, CMYK, 16 bits, palettes,
 animations, EXIF rotations, one-pixel images.
@@ -43,7 +43,7 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def huge_png() -> bytes:
-    """A header that promises 60,000 x 60,000 pixels."""
+    """A PNG whose header claims 60,000 x 60,000 pixels."""
 
     def piece(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -53,7 +53,7 @@ def huge_png() -> bytes:
 
 
 def broken(kind: str, draw: np.random.Generator, dice: random.Random) -> tuple[bytes, str]:
-    """The contents of a file of that kind, and its extension."""
+    """The contents and the extension of a file that is broken in the given way."""
     image = pixels(draw)
     jpeg = encoded(image, "JPEG")
     if kind in ("flipped", "cut", "appended", "cut head"):
@@ -95,7 +95,7 @@ def broken(kind: str, draw: np.random.Generator, dice: random.Random) -> tuple[b
 
 
 def mangled(folder: Path, count: int, *, seed: int = 0) -> dict[str, str]:
-    """Write `count` files of every kind in turn, in two class folders: {name: kind}."""
+    """Write `count` files, all kinds in turn, into two class folders. Returns {name: kind}."""
     draw, dice = np.random.default_rng(seed), random.Random(seed)
     kinds = {}
     for number in range(count):
@@ -115,7 +115,7 @@ def net() -> Lens:
 
 
 def measure(folder: Path, out: Path) -> results.Run:
-    """ADP of every file with a tiny net."""
+    """Measure ADP on every file, with a tiny net."""
     dataset = load("folder", folder)
     protocol = Protocol("objective", methods=("gam",), n=(1,))
     evaluate_run(net, dataset, units(dataset, protocol), protocol, out)

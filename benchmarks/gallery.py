@@ -1,8 +1,8 @@
-"""One query against a remembered gallery at n = 1, beside one `compare` a pair, on one device.
+"""Measures one query against a gallery at n = 1, compared with one `compare` call per pair, on one device.
 
-Times are medians after a warm-up. The gallery's own time (one forward of every image) is printed apart. Separate calls
-are measured on the first few pairs and scaled to all of them. The maps of these pairs are compared as well: the command
-fails where they differ by more than 1e-5, or where the ratio is below --least.
+Times are medians after a warm-up. The time to build the gallery (one forward per image) is printed separately. Separate
+calls are measured on the first few pairs and scaled to all of them. The maps of these pairs are compared, too: the
+command fails if they differ by more than 1e-5, or if the ratio is below --least.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def arguments() -> argparse.Namespace:
 
 
 def blobs(count: int, size: int, device: str) -> Tensor:
-    """Random images with some structure: coarse patches under noise."""
+    """Random images (count,3,size,size) with some structure: coarse patches with noise added."""
     coarse = torch.randn(count, 3, 7, 7, device=device)
     return F.interpolate(coarse, size=(size, size)) + 0.3 * torch.randn(count, 3, size, size, device=device)
 
 
 def timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
-    """Seconds until the device is done, and what the call gave."""
+    """Call, wait for the device, and return the seconds and the result."""
     wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     wait()
     start = time.perf_counter()
@@ -74,7 +74,7 @@ def separate(lens: Lens, query: Tensor, images: Tensor, calls: int, device: str)
 
 
 def difference(many: PairExplanation, ones: list[PairExplanation]) -> float:
-    """The largest difference of a map, over the pairs that were also compared one by one."""
+    """The largest difference between map values, over the pairs that were also compared one by one."""
     return max(
         float((mine.maps[row] - other.maps[0]).abs().max())
         for row, one in enumerate(ones)
@@ -92,7 +92,7 @@ def machine(device: str) -> str:
 def main() -> int:
     options = arguments()
     torch.manual_seed(0)
-    torch.backends.cudnn.allow_tf32 = False  # else the size of a batch shows in the third decimal
+    torch.backends.cudnn.allow_tf32 = False  # with TF32 the batch size would change the third decimal
     device = options.device
     lens = Lens(models.get_model(options.model, weights=None).eval(), device=device)
     images = blobs(options.images, options.size, device)

@@ -1,9 +1,10 @@
-"""The price of a forward pass, on a GPU or a CPU: ours and the peers', beside a plain forward of the same precision.
+"""Measures gamlens and other packages on a GPU or a CPU, compared with a plain forward of the same precision.
 
-Images a second, the ratio to that forward in the same process and mode, and peak memory over the model; median of the
-repeats after warm-up, tools taking turns. Rows are merged into one JSON file, so that the whole fits into several
-commands. PyTorch's flags are its defaults and are printed. Random weights: they cost what trained ones do. On a CPU the
-cases are few and small, and memory is left to cost.py.
+Reported are images per second, the time relative to that forward in the same process and mode, and peak memory beyond
+the model; medians of the repeats after warm-up, with the tools taking turns. Rows are merged into one JSON file, so
+that the cases can be measured by several commands. PyTorch's flags have their defaults and are printed. Weights are
+random, which costs the same as trained ones. On a CPU the cases are few and small, and memory is not measured (see
+cost.py).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Call = Callable[[], Any]
 
 
 def stubs() -> None:
-    """Plotting packages that the peers import and do not need here."""
+    """Replace plotting packages, which the other packages import but do not need here, by stubs."""
     for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "matplotlib.figure", "matplotlib.axes",
                  "matplotlib.cm", "matplotlib.lines", "matplotlib.patches", "mpl_toolkits",
                  "mpl_toolkits.axes_grid1", "sklearn", "sklearn.decomposition", "ttach"):  # fmt: skip
@@ -76,7 +77,7 @@ def every(lens: Lens, batch: Tensor, classes: list[int]) -> Any:
 
 
 def sketches(lens: Lens, batch: Tensor, classes: list[int], dtype: torch.dtype | None) -> dict[str, Call]:
-    """The least that GAM can be, where modules give the blocks."""
+    """The minimal implementation of GAM in tools.py, for models whose blocks are modules."""
     modules = dict(lens.model.named_modules())
     names = [tools.MODULE_OF.get(name, name) for name in lens.blocks]
     if any(name not in modules for name in names):
@@ -87,7 +88,7 @@ def sketches(lens: Lens, batch: Tensor, classes: list[int], dtype: torch.dtype |
 
 
 def peers(lens: Lens, batch: Tensor, classes: list[int]) -> dict[str, Call | str]:
-    """captum, torchcam and grad-cam as their documentation calls them, where they are installed; text where not so."""
+    """captum, torchcam and grad-cam, called as in their documentation; prints a note for each that is not installed."""
     stubs()
     installed, notes = tools.find_peers()
     for note in notes:
@@ -125,7 +126,7 @@ def captum(
 
 
 def calls(name: str, size: int, precision: str, fast: bool, device: str, *, beside: bool) -> dict[str, Call | str]:
-    """Every tool of one case, the plain forward first."""
+    """All tools of one case by name, the plain forward first."""
     torch.manual_seed(0)
     model = models.get_model(name).eval().to(device)
     batch = torch.randn(size, 3, 224, 224, device=device)
@@ -160,7 +161,7 @@ def clock(call: Call, device: str) -> float:
 
 
 def peak(call: Call, device: str) -> float:
-    """The most memory over what was there before, in MiB; on the CPU not measured here (see cost.py)."""
+    """Peak memory of a call beyond what was allocated before, in MiB. Not measured on the CPU (see cost.py)."""
     if not device.startswith("cuda"):
         return float("nan")
     wait(device)
@@ -183,7 +184,7 @@ def measure(case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
             first = [clock(call, options.device) for _ in range(3)]
             if first[-1] > 3:
                 slow.add(tool)
-        except Exception as error:  # noqa: BLE001 - a peer that fails is told and left out
+        except Exception as error:  # noqa: BLE001 - a package that fails is reported and left out
             print(f"  {tool} failed on {name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
             notes[tool] = f"failed: {type(error).__name__}"
             del found[tool]
@@ -218,7 +219,7 @@ def about(device: str) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One table a precision and mode: a column a network and batch, a row a tool."""
+    """One table per precision and mode, with one column per network and batch size and one row per tool."""
     lines = [f"Device: {device}" for device in dict.fromkeys(r["device"] for r in rows)]
     for precision, mode in dict.fromkeys((r["precision"], r["mode"]) for r in rows):
         mine = [r for r in rows if (r["precision"], r["mode"]) == (precision, mode)]
@@ -233,7 +234,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def cell(row: dict[str, Any]) -> str:
-    """Images a second, times the forward, peak memory in the forward's."""
+    """A cell: images per second, time and peak memory, both relative to the plain forward."""
     if "note" in row:
         return str(row["note"])
     speed = f"{row['images_s']:.{0 if row['images_s'] > 50 else 1}f}"
@@ -246,12 +247,12 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", help="model:batch:precision:mode, such as resnet101:64:fp32:eager")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--alone", action="store_true", help="without the peers")
+    parser.add_argument("--alone", action="store_true", help="measure gamlens only, without the other packages")
     parser.add_argument(
         "--json", type=Path, help="rows are merged into this file; cases in it are not run again, unless they are named"
     )
     parser.add_argument("--markdown", type=Path, help="write the tables here")
-    parser.add_argument("--seconds", type=float, default=540, help="start no further case after so long")
+    parser.add_argument("--seconds", type=float, default=540, help="start no further case after this many seconds")
     parser.epilog = "example: python benchmarks/gpu.py --device cpu --cases resnet50:2:fp32:eager --repeats 3"
     options = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -1,9 +1,9 @@
-"""How the cost of GAM grows: with blocks, batch, resolution and targets an image, in units of a plain forward.
+"""Measures how the cost of GAM grows with blocks, batch size, resolution and targets per image.
 
-Every point is timed beside a plain no-grad forward of the same batch and size in the same process: median of the
-repeats after warm-up, calls taking turns in another order each round. Beside it the floor by FLOPs, counted at batch 1:
-the forward and the backward of what follows the earliest block. Peak memory is over the model and its input, as in
-cost.py. Random weights. Rows are merged into one JSON file; `--plot` draws it and needs matplotlib, measuring does not.
+Costs are relative to a plain no-grad forward of the same batch and size in the same process: medians of the repeats
+after warm-up, with calls taking turns in another order each round. The floor is computed from FLOPs at batch size 1:
+the forward, and the backward of what follows the earliest block. Peak memory is counted beyond the model and its input,
+as in cost.py. Weights are random. Rows are merged into one JSON file; `--plot` draws it and needs matplotlib.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gamlens.render import PALETTE
 BATCHES = {"cuda": (1, 4, 16, 64, 256), "cpu": (1, 2, 4, 8)}
 SIDES = {"cuda": (128, 224, 320, 448, 640), "cpu": (96, 160, 224, 320)}
 TARGETS = (1, 2, 5, 10, 20)
-USUAL = {"cuda": (64, 16), "cpu": (2, 1)}  # images a batch: along blocks and resolution, along targets
+USUAL = {"cuda": (64, 16), "cpu": (2, 1)}  # images per batch: for the axes blocks and resolution, and for targets
 SIDE, NUMBERS = 224, (1, 2)
 KEY = ("model", "kind", "axis", "x", "n")
 AXES = {
@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One step of one axis: what is fed, and the numbers of blocks that are timed on it."""
+    """One step of one axis: the input, and the numbers of blocks that are timed with it."""
 
     axis: str
     batch: int
@@ -82,13 +82,13 @@ def cases(axes: list[str], kind: str, blocks: int) -> Iterator[Case]:
 
 
 def ours(lens: Lens, batch: Tensor, targets: int, n: int) -> Any:
-    """The call that is measured; with one target, each image has its own class."""
+    """The measured call. With one target, each image has a class of its own."""
     wanted: Any = [[(image + turn) % 1000 for turn in range(targets)] for image in range(len(batch))]
     return lens.classify(batch, wanted if targets > 1 else [several[0] for several in wanted], n=n)
 
 
 def operations(call: Callable[[], Any]) -> int:
-    """FLOPs of a call. The fused attention of inference is not counted by torch, so it is switched off."""
+    """The FLOPs of a call. Fused attention is switched off, because torch does not count it in inference."""
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with FlopCounterMode(display=False) as counter:
@@ -118,7 +118,7 @@ def measure(lens: Lens, case: Case, repeats: int, device: torch.device) -> Itera
 
 
 def turns(calls: dict[int, Callable[[], Any]], repeats: int, device: str) -> dict[int, list[float]]:
-    """Seconds of each call: two rounds of warm-up, then `repeats` rounds, each in an order of its own."""
+    """Time each call in `repeats` rounds after two rounds of warm-up; every round has another order."""
     times: dict[int, list[float]] = {number: [] for number in calls}
     order = random.Random(0)
     for turn in range(-2, repeats):
@@ -129,7 +129,7 @@ def turns(calls: dict[int, Callable[[], Any]], repeats: int, device: str) -> dic
 
 
 def run(name: str, options: argparse.Namespace, rows: list[Row], until: float) -> list[Row]:
-    """Measure one model; every case is merged into `rows`, and written, as soon as it is done."""
+    """Measure one model. Each case is merged into `rows` and written to the file as soon as it is done."""
     device = torch.device(options.device)
     torch.manual_seed(0)
     lens = Lens(models.get_model(name).eval().to(device))
@@ -156,7 +156,7 @@ def run(name: str, options: argparse.Namespace, rows: list[Row], until: float) -
 
 
 def draw(rows: list[Row], folder: Path) -> list[Path]:
-    """One picture a model, device and measure: four panels."""
+    """Draw one picture per model, device and measure, with one panel per axis."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for model, kind in dict.fromkeys((row["model"], row["kind"]) for row in rows):
@@ -197,7 +197,7 @@ def picture(rows: list[Row], measured: str, file: Path) -> None:
 
 
 def panel(place: Any, rows: list[Row], axis: str, measured: str) -> None:
-    """One axis: a line for every n, its quartiles, and the floor dashed."""
+    """Draw one axis: a line with quartiles for every n, and the floor as a dashed line."""
     steps = sorted({row["x"] for row in rows})
     top = 1.0
     for number, n in enumerate(NUMBERS if axis != "n" else (0,)):
@@ -206,7 +206,7 @@ def panel(place: Any, rows: list[Row], axis: str, measured: str) -> None:
             continue
         color = "#44444c" if axis == "n" else "#{:02x}{:02x}{:02x}".format(*PALETTE[1 + number])
         xs, values = [row["x"] for row in line], [row[measured] for row in line]
-        width = 3.2 if n == 1 else 1.8  # where lines meet, both are seen
+        width = 3.2 if n == 1 else 1.8  # so that both lines are visible where they meet
         label = "n as on the axis" if axis == "n" else f"n = {n}"
         place.plot(xs, values, color=color, marker="o", markersize=3 + width, linewidth=width, label=label, zorder=3)
         top = max(top, *values)
@@ -232,7 +232,7 @@ def panel(place: Any, rows: list[Row], axis: str, measured: str) -> None:
 
 
 def held(row: Row, axis: str) -> str:
-    """What stays the same along an axis."""
+    """The settings that are constant along an axis, as text."""
     words = {"batch": f"batch {row['batch']}", "side": f"{row['side']} px", "targets": "1 target an image"}
     return ", ".join(word for name, word in words.items() if name != axis)
 
@@ -246,8 +246,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="rows are merged into this file")
-    parser.add_argument("--seconds", type=float, default=540, help="start no further case after so long")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="measure nothing, draw this file")
+    parser.add_argument("--seconds", type=float, default=540, help="start no further case after this many seconds")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows of this file instead of measuring")
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="where pictures go (default docs/images)")
     options = parser.parse_args()
     if options.plot:

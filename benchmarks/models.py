@@ -1,9 +1,10 @@
-"""Every convolutional network of torchvision and timm: which blocks are found, and whether they are the right ones.
+"""Checks on convolutional networks of torchvision and timm whether gamlens finds the right blocks.
 
-For each model (random weights, 96 px or its own size): the blocks, their sizes, whether the last block is what pooling
-reads, whether GAM is finite and in [0,1], and whether the model is left as it was. The last block is checked by
-recomputing the embedding: a second image whose last block is replaced by the first image's must give the first image's
-embedding (`gate`); where the embedding is the mean or the maximum of the last block, that is compared directly.
+Reports for each model (random weights, 96 px or its own input size): the blocks, their sizes, whether the last block is
+the input of the pooling, whether GAM is finite and in [0,1], and whether the model is unchanged afterwards. The last
+block is checked as follows: if a forward of a second image gets the first image's last block in place of its own, it
+must give the first image's embedding (`gate`). If the embedding is the mean or the maximum of the last block, it is
+compared with that directly.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ For these networks not everything above was found. The reason says what is missi
 
 @dataclass(frozen=True)
 class Found:
-    """What was found in one model, or why nothing was."""
+    """The result for one model; `reason` says why there is none."""
 
     name: str
     blocks: tuple[str, ...] = ()
@@ -76,7 +77,7 @@ class Found:
 
 
 class _Replace(ActivationStore):
-    """Keeps as usual, but hands on a given tensor in place of the block's."""
+    """An activation store that replaces the output of a block by a given tensor."""
 
     given: Tensor
 
@@ -96,7 +97,7 @@ def build(name: str) -> nn.Module:
 
 
 def examine(name: str, module: nn.Module | None = None) -> Found:
-    """Find the blocks of a model and check them, at 96 px, or at its own size where that is too small for it."""
+    """Find the blocks of a model and check them, at 96 px or, if that is too small for it, at its own input size."""
     start = time.perf_counter()
     torch.manual_seed(0)
     module = build(name) if module is None else module
@@ -120,7 +121,7 @@ def examine(name: str, module: nn.Module | None = None) -> Found:
 
 
 def pooled(lens: Lens, module: nn.Module, batch: Tensor) -> str:
-    """How the embedding comes from the last block; an error where it is not a function of it."""
+    """How the embedding is computed from the last block. Raises an error if it is not a function of the last block."""
     last, place = LayerPoint.parse(lens.blocks[-1]), LayerPoint.parse(lens.embedding)
     first, second = (read(ActivationStore([last], place), module, batch[i : i + 1]) for i in (0, 1))
     block = first.blocks[str(last)].detach()
@@ -186,7 +187,7 @@ def smallest(modules: tuple[str, ...], each: int) -> Iterator[str]:
 
 
 def sweep(names: list[str]) -> Iterator[Found]:
-    """Examine each model; one that fails says why."""
+    """Examine each model. The result of a model that fails has the reason."""
     for number, name in enumerate(names, 1):
         try:
             found = examine(name)
@@ -197,7 +198,7 @@ def sweep(names: list[str]) -> Iterator[Found]:
 
 
 def markdown(rows: list[Found]) -> str:
-    """The table of the docs: what was found, then what is not supported."""
+    """The table of docs/models.md: the blocks that were found, then the models that are not supported."""
     good, bad = [row for row in rows if not row.reason], [row for row in rows if row.reason]
     lines = [
         *INTRODUCTION.format(tried=len(rows), found=len(good)).splitlines(),

@@ -1,10 +1,11 @@
-"""How far maps in half precision, or of a compiled model, lie from those in fp32: real weights, real images.
+"""Measures how far maps in half precision, or of a compiled model, differ from fp32, on real weights and images.
 
-Class maps (of fp32's top class, whatever the other precision ranks first) and both maps of pairs (first half of a batch
-with the second, cosine), n = 1 and 2. For every map: Spearman's rank correlation of the pixels, largest and mean
-absolute difference, IoU of the boxes at 0.25; of each the median and the worst, and how often the top class changes.
-On CUDA the reference is fp32 without TF32, and fp32 as PyTorch sets it is one of the rows; `--reference default` leaves
-the flags alone. Weights and images: ../shared, GAMLENS_WEIGHTS and GAMLENS_DATA, or --weights and --images.
+Compared are class maps (always for the top class of fp32) and both maps of pairs (the first half of a batch with the
+second half, by cosine), for n = 1 and 2. For every map it computes Spearman's rank correlation of the pixels, the
+largest and the mean absolute difference, and the IoU of the boxes at 0.25. The table has the median and the worst of
+each, and how often the top class changes. On CUDA the reference is fp32 without TF32, and fp32 with PyTorch's own flags
+is one of the rows; `--reference default` does not change the flags. Weights and images are looked for in ../shared, in
+GAMLENS_WEIGHTS and GAMLENS_DATA, or where --weights and --images say.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ Row = dict[str, Any]
 
 
 def lens(name: str, weights: Path, device: str, precision: str, *, fast: bool) -> Lens:
-    """The model with its real weights; the embedded one brings its own."""
+    """A lens on a model with its real weights; those of efficientnet_lite0 are part of its package."""
     model: Any = real.original_resnet50() if name == "resnet50" else name
     file = weights / FILES[name] if name in FILES else None
     return Lens(model, weights=file, device=device, precision=precision, compile=fast)
 
 
 def files(folder: Path, limit: int | None) -> list[str]:
-    """Image files below a folder, spread over it."""
+    """`limit` image files below a folder, spread evenly over it."""
     found = sorted(file for file in folder.rglob("*") if file.suffix.lower() in (".jpeg", ".jpg", ".png"))
     if not found:
         sys.exit(f"There are no images below {folder}: point --images to a folder of them.")
@@ -62,7 +63,7 @@ def files(folder: Path, limit: int | None) -> list[str]:
 
 @contextmanager
 def tf32(on: bool | None) -> Iterator[None]:
-    """TF32 in convolutions and matrix products switched; None leaves both as they are."""
+    """Switch TF32 in convolutions and matrix products on or off; None leaves both as they are."""
     places = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [place.allow_tf32 for place in places]
     for place in places if on is not None else ():
@@ -75,7 +76,7 @@ def tf32(on: bool | None) -> Iterator[None]:
 
 
 def maps_of(look: Lens, batch: Tensor, classes: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
-    """Every map of a batch by what it explains, and the top classes, which are explained where none are given."""
+    """Returns {what is explained: maps} of a batch, and its top classes, which are explained if `classes` is None."""
     top = look.classify(batch, n=1).check().targets
     wanted, half = top if classes is None else classes, len(batch) // 2
     found = {f"class, n = {n}": look.classify(batch, wanted, n=n).check().maps for n in NUMBERS}
@@ -86,7 +87,7 @@ def maps_of(look: Lens, batch: Tensor, classes: Tensor | None) -> tuple[dict[str
 
 
 def differences(a: Tensor, b: Tensor) -> dict[str, Tensor]:
-    """How far maps b lie from a, a value a map: (N,H,W), (N,H,W) -> {name: (N,)}. Rank correlation is NaN if flat."""
+    """Differences of maps a and b: (N,H,W), (N,H,W) -> {name: (N,)}. The rank correlation of a flat map is NaN."""
     apart = (a - b).abs().flatten(1)
     boxes = [locate.boxes(maps, threshold=THRESHOLD) for maps in (a, b)]
     return {
@@ -98,7 +99,7 @@ def differences(a: Tensor, b: Tensor) -> dict[str, Tensor]:
 
 
 def summary(found: dict[str, Tensor]) -> Row:
-    """Median and worst of each; values that are NaN count as `flat`."""
+    """The median and the worst of each difference. NaN values are left out and counted as `flat`."""
     row: Row = {"maps": len(found["largest"]), "flat": int(found["spearman"].isnan().sum())}
     for name, values in found.items():
         some = values[~values.isnan()].double().tolist()
@@ -108,7 +109,7 @@ def summary(found: dict[str, Tensor]) -> Row:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compared with the reference; `strict` switches TF32 off, as in a strict reference."""
+    """A setting that is compared with the reference. `strict` switches TF32 off."""
 
     title: str
     precision: str
@@ -127,7 +128,7 @@ def settings(options: argparse.Namespace) -> list[Setting]:
 
 
 def compare(name: str, options: argparse.Namespace) -> list[Row]:
-    """Every setting of one model beside fp32, batch by batch."""
+    """Compare every setting of one model with fp32, batch by batch."""
     make = partial(lens, name, options.weights, options.device)
     names = files(options.images or real.DATA / FOLDERS[name], options.limit)
     first = make("fp32", fast=False)
@@ -191,9 +192,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(FOLDERS), choices=list(FOLDERS), metavar="NAME")
     parser.add_argument("--weights", type=Path, default=real.WEIGHTS, help="the folder of the .pth files")
     parser.add_argument("--images", type=Path, help="a folder of images for every model")
-    parser.add_argument("--limit", type=int, default=250, help="so many images, spread over the folder (default 250)")
+    parser.add_argument("--limit", type=int, default=250, help="how many images, spread over the folder (default 250)")
     parser.add_argument("--batch", type=int, default=50)
-    parser.add_argument("--compile", action="store_true", help="compiled models too")
+    parser.add_argument("--compile", action="store_true", help="also measure compiled models")
     parser.add_argument("--reference", choices=("strict", "default"), default="strict", help="strict: without TF32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", type=Path, help="rows are merged into this file, model by model")

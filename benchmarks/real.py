@@ -1,7 +1,7 @@
-"""Real weights on real images: top-1 of the networks at hand, squashed to their input, and overlays to look at.
+"""Measures the top-1 accuracy of networks with real weights on real images, and saves overlays for inspection.
 
-ILSVRC (Kaggle layout) for ResNet-50 and EfficientNet-Lite 0, 1, 2; ten of its classes for DenseNet-201. Both folders
-are found at ../shared, or where GAMLENS_DATA and GAMLENS_WEIGHTS point.
+Images are squashed to the input size. ResNet-50 and EfficientNet-Lite 0, 1, 2 use ILSVRC (Kaggle layout), DenseNet-201
+ten of its classes. Data and weights are in ../shared, or where GAMLENS_DATA and GAMLENS_WEIGHTS point.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES = ("resnet50", "efficientnet_lite0", "efficientnet_lite1", "efficientnet_l
 
 
 def original_resnet50() -> nn.Module:
-    """The original ResNet-50: stride 2 in the first convolution of a stage, not in the second."""
+    """The original ResNet-50, whose stages have stride 2 in their first convolution, not in the second."""
     module = models.resnet50()
     for stage in (module.layer2, module.layer3, module.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
@@ -37,7 +37,7 @@ def resnet50() -> Lens:
 
 
 def densenet201() -> Lens:
-    """DenseNet-201 of ten classes."""
+    """DenseNet-201 with ten classes."""
     return Lens("densenet201", weights=WEIGHTS / "densenet201_imagenette_fp16.pth", labels=labels("imagenette"))
 
 
@@ -71,7 +71,7 @@ def hits(look: Lens, items: list[tuple[Path, int]], *, batch: int = 20) -> Itera
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=NAMES, choices=NAMES)
-    parser.add_argument("--limit", type=int, help="only the first so many images")
+    parser.add_argument("--limit", type=int, help="use only this many images, the first ones (default: all)")
     parser.add_argument(
         "--overlays", type=Path, help="save 20 overlays below this folder, from images spread over the set"
     )

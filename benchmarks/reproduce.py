@@ -1,10 +1,11 @@
-"""The reference figures and the paper's, beside ours: real ResNet-50 on 1,000 ILSVRC images and 750 neighbour pairs.
+"""Compares our results with reference figures and the paper's: ResNet-50 on 1,000 ILSVRC images and 750 pairs.
 
-Prints IoU, ADP and PIC for classification, cosine and dot, n = 1, 2, 3, and the views. About 50,000 forwards: minutes
-on a GPU, hours on two cores (use --limit). The reference was measured by an independent implementation on these images.
+Prints IoU, ADP and PIC for classification, cosine and dot, n = 1, 2, 3, and for averaged views. It takes about 50,000
+forwards: minutes on a GPU, hours on two cores (use --limit). An independent implementation measured the reference
+figures on the same images and pairs (neighbours of a class by file name).
 """
 
-# ruff: noqa: E501 - the reference figures stand one line a row
+# ruff: noqa: E501 - the reference figures are written as one line per row
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ VIEWS = (("flip 224, n=1", ("flip",), 1, 56.18), ("224, 320, 448 and mirrored, n
 
 
 def run(lens: Lens, protocol: Protocol, *, limit: int | None, batch: int, data: str = "ILSVRC") -> results.Run:
-    """Measure on a shared ILSVRC sample."""
+    """Evaluate a protocol on a sample of ILSVRC in the shared data."""
     start, dataset = time.perf_counter(), load("ilsvrc", real.DATA / data)
     items = units(dataset, protocol)[:limit]
     rows = [row for part in evaluate(lens, items, protocol, batch=batch) for row in part]
@@ -71,7 +72,7 @@ def localization(lens: Lens, options: Any) -> list[dict[str, Any]]:
 
 
 def densenet(options: Any) -> list[dict[str, Any]]:
-    """DenseNet-201 on ten classes: every table the paper has, for which there is no reference on these images."""
+    """Measure DenseNet-201 on ten classes, for every table of the paper. These images have no reference figures."""
     lens = real.lens("densenet201").to(options.device)
     found = []
     for kind in ("localization", "objective"):
@@ -94,7 +95,7 @@ def _boxes(cells: list[tables.Cell]) -> list[tables.Cell]:
 
 
 def _nearest(made: results.Run, cell: tables.Cell, known: float | None) -> float | None:
-    """Our IoU at the threshold, best on the hold-out or next to it, that comes closest to the reference."""
+    """Our IoU closest to the reference, at the best threshold of the hold-out or one next to it."""
     if known is None:
         return None
     columns = made.groups[cell.method, cell.n]
@@ -144,7 +145,7 @@ def _line(cell: tables.Cell, reference: float | None, protocol: str) -> dict[str
 
 
 def show(lines: list[dict[str, Any]]) -> str:
-    """A Markdown table, the difference to the reference in the last column."""
+    """A Markdown table with the difference to the reference in the last column."""
     text = "| task | subset | protocol | metric | method | n | ours | 95 % | t | reference | difference | at its t | paper |\n"
     text += "| --- " * 13 + "|\n"
     for line in lines:
@@ -165,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="*", default=["localization", "objective", "views", "densenet"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--limit", type=int, help="only the first so many items")
+    parser.add_argument("--limit", type=int, help="measure only this many items, the first ones (default: all)")
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write the lines to this file")
     parser.epilog = "example: python benchmarks/reproduce.py --parts localization --limit 100"

@@ -1,8 +1,8 @@
 """Parameter randomisation on the real ResNet-50 and 20 images spread over the shared ILSVRC sample.
 
-The same as `gamlens sanity parameters --model benchmarks/real.py:resnet50 IMAGES`, with the images chosen here:
-every 50th by file name, each explained for its true class. Needs torch and torchvision only; a minute or two on a GPU,
-half an hour on two cores.
+It does the same as `gamlens sanity parameters --model benchmarks/real.py:resnet50 IMAGES`, on every 50th image by file
+name, each explained for its true class. It needs torch and torchvision only, and takes a minute or two on a GPU, half
+an hour on two cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20)
     parser.add_argument("--n", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pairs", action="store_true", help="similarity of two images of a class, cosine")
+    parser.add_argument(
+        "--pairs", action="store_true", help="explain the cosine similarity of two images of a class instead"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -53,7 +55,7 @@ def main() -> None:
 
 
 def spread(every: list[tuple[Path, int]], count: int, *, pairs: bool) -> list[tuple[Path, int]]:
-    """Images spread over the set; for pairs, each followed by the next of its class."""
+    """Choose `count` images spread over the set. For pairs, each is followed by the next image of its class."""
     if not pairs:
         return every[:: max(1, len(every) // count)][:count]
     found: list[tuple[Path, int]] = []

@@ -1,8 +1,8 @@
-"""How a run grows: items a second and peak memory at 500, 1,000 and 2,000 items, in one process and on Ray.
+"""Measures items per second and peak memory of runs of 500, 1,000 and 2,000 items, in one process and on Ray.
 
-Every run is in a process of its own; real photos, listed again under other names where there are too few. The rate is
-that of the run itself: from the first finished chunk to the last, so that starting Python, the model and the cluster
-are told apart from the work.
+Every run has a process of its own. The photos are real; if there are too few, they are listed again under other names.
+The rate is measured from the first finished chunk to the last, so that it does not include starting Python, the model
+and the cluster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def make(model: str, threads: int) -> Lens:
 
 
 def listed(count: int) -> Dataset:
-    """The shared ILSVRC sample, repeated up to `count` items."""
+    """The ILSVRC sample of the shared data, repeated up to `count` items."""
     dataset = load("ilsvrc", real.DATA / "ILSVRC")
     samples = [
         replace(dataset[at % len(dataset)], name=f"{at // len(dataset)}-{dataset[at % len(dataset)].name}")
@@ -49,7 +49,7 @@ def listed(count: int) -> Dataset:
 
 
 def watch(stop: threading.Event, peak: list[float]) -> None:
-    """The largest memory of this process and all below it, in MiB (proportional, so that shared pages count once)."""
+    """Track the peak memory of this process and its children in MiB, with shared pages counted once (PSS)."""
     own = psutil.Process()
     while not stop.wait(0.5):
         total = 0.0
@@ -62,7 +62,7 @@ def watch(stop: threading.Event, peak: list[float]) -> None:
 
 
 def one(items: int, engine: str, workers: int, model: str) -> None:
-    """One run in this process; prints its figures as JSON."""
+    """Do one run in this process and print its figures as JSON."""
     dataset = listed(items)
     chosen = units(dataset, PROTOCOL)
     stamps: list[tuple[float, int]] = []
@@ -85,7 +85,9 @@ def one(items: int, engine: str, workers: int, model: str) -> None:
 
 
 def table(options: argparse.Namespace) -> list[str]:
-    lines = ["| engine | items | items a second | seconds a 1,000 items | start, s | whole run, s | peak memory, MiB |"]
+    lines = [
+        "| engine | items | items per second | seconds per 1,000 items | start, s | whole run, s | peak memory, MiB |"
+    ]
     lines.append("| --- " * 7 + "|")
     for engine, workers in ENGINES:
         for items in options.sizes:
@@ -107,7 +109,7 @@ def table(options: argparse.Namespace) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES)
-    parser.add_argument("--model", default="mobilenet_v3_small", help="of torchvision, random weights")
+    parser.add_argument("--model", default="mobilenet_v3_small", help="a torchvision model, with random weights")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     parser.epilog = "example: python benchmarks/scale.py --sizes 500 1000 2000"
     options = parser.parse_args()

@@ -1,6 +1,7 @@
-"""Pictures of the studio for the docs, taken in a real browser: docs/images/studio-class.png and studio-pair.png.
+"""Takes the pictures of the studio for the docs in a real browser: docs/images/studio-class.png and studio-pair.png.
 
-Needs chromium and playwright. With --all also three methods, Eq. 4, the dark page and phone widths, to look at.
+Needs chromium and playwright. With --all it also takes pictures of three methods, Eq. 4, the dark page and phone
+widths, for inspection.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SCALE = 1.25
 
 
 def window(browser: Any, studio: Studio, *, width: int = 1280, height: int = 860) -> Any:
-    """A page that shows its first examples."""
+    """Open the page and wait until both tabs show their first example."""
     page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=SCALE)
     page.goto(studio.url)
     page.wait_for_selector("#class-stage figure img")
@@ -48,14 +49,14 @@ def view(page: Any, tab: str, label: str) -> None:
 
 
 def shoot(page: Any, file: Path) -> None:
-    """The whole page as a PNG."""
+    """Save the whole page as a PNG."""
     Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB").save(file, optimize=True)
     print(file)
     page.close()
 
 
 def extras(browser: Any, studio: Studio, out: Path) -> None:
-    """What the docs do not show but a person should have looked at."""
+    """Take the further pictures of --all."""
     for tab in ("class", "pair"):
         for name, label in (("three", "Three methods"), ("evidence", "Eq. 4")):
             page = window(browser, studio)
@@ -79,7 +80,7 @@ def extras(browser: Any, studio: Studio, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
-    parser.add_argument("--all", action="store_true", help="every view and width as well")
+    parser.add_argument("--all", action="store_true", help="also take pictures of every view and width")
     parser.epilog = "example: python benchmarks/screenshots.py --all --out shots"
     options = parser.parse_args()
     place = shutil.which("chromium") or shutil.which("google-chrome")

@@ -1,4 +1,4 @@
-"""Whether two versions of gamlens give the same results: stored with one, computed again with the other, compared.
+"""Checks whether two versions of gamlens give the same results: stores those of one, compares those of the other.
 
 Results are those of `snapshot_cases.py` and `snapshot_files.py`: maps, raw maps, scores, boxes, sums, evidence,
 matches, galleries, streams, files and evaluation rows of real weights on real photos, on the CPU with one thread, where
@@ -45,7 +45,7 @@ EXAMPLE = """examples:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Differences that are accepted: cases whose name matches, up to `limit`, and why."""
+    """A difference that is accepted in the cases whose name matches, up to `limit`, and the reason."""
 
     pattern: str
     limit: float
@@ -123,7 +123,7 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
 
 
 def differences(old: dict[str, Leaves], new: dict[str, Leaves]) -> Iterator[Difference]:
-    """Every value that differs, in the order of the cases."""
+    """All values that differ, in the order of the cases."""
     for case in dict.fromkeys((*old, *new)):
         if case not in old or case not in new:
             yield Difference(case, "", math.inf, f"only in the {'old' if case in old else 'new'} results")
@@ -142,7 +142,7 @@ def differences(old: dict[str, Leaves], new: dict[str, Leaves]) -> Iterator[Diff
 
 
 def distance(a: Any, b: Any) -> tuple[float, str] | None:
-    """How far two values are apart, and in words; None where they are the same."""
+    """The size of the difference of two values and its description; None if they are the same."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.dtype != b.dtype or a.shape != b.shape:
             return math.inf, f"{a.dtype} {tuple(a.shape)} became {b.dtype} {tuple(b.shape)}"
@@ -160,7 +160,7 @@ def distance(a: Any, b: Any) -> tuple[float, str] | None:
 
 
 def report(old: dict[str, Leaves], new: dict[str, Leaves], atol: float) -> bool:
-    """Print what differs; whether nothing differs by more than is allowed."""
+    """Print all differences. Returns whether none is larger than allowed."""
     found, used, wrong = list(differences(old, new)), set(), 0
     for one in found:
         known = next((item for item in ACCEPTED if re.search(item.pattern, one.case) and one.size <= item.limit), None)
@@ -205,7 +205,7 @@ def compare(args: argparse.Namespace) -> bool:
 
 
 def gpu(args: argparse.Namespace) -> bool:
-    """Both versions store the random cases, each in a process of its own; the results are compared."""
+    """Let both versions store the random cases, each in its own process, and compare the results."""
     sources = {"old": source_folder(args.old), "new": source_folder(args.new)}
     with tempfile.TemporaryDirectory() as folder:
         for name, place in sources.items():

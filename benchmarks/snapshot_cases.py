@@ -1,4 +1,4 @@
-"""What `snapshot.py` stores: results of gamlens by its public calls, as cases with a name each.
+"""The cases of `snapshot.py`: results of gamlens through its public calls, each with a name.
 
 A case is a name and a function that gives any nest of dicts, lists, tensors, explanations and plain values. Names begin
 with the model and say how many blocks were captured at most (n=2), which is what accepted exceptions go by.
@@ -44,7 +44,7 @@ class Subject:
 
     @property
     def quick(self) -> bool:
-        """Whether a forward takes little time, so that more can be asked."""
+        """Whether a forward takes little time, so that more cases are affordable."""
         return self.name in ("efficientnet_lite0", "vit_tiny")
 
     @property
@@ -62,7 +62,7 @@ class Subject:
 
 
 def subject(name: str) -> Subject:
-    """One of MODELS with its real weights, and three photos."""
+    """A model of MODELS with its real weights, and three photos."""
     folder = "ILSVRC" if name in ("resnet50", "efficientnet_lite0") else "imagenette"
     chosen = real.samples(folder)[7:220:71]
     lens = vit_tiny() if name == "vit_tiny" else real.lens(name)
@@ -70,7 +70,7 @@ def subject(name: str) -> Subject:
 
 
 def vit_tiny(**options: Any) -> Lens:
-    """The ViT-tiny/16 with a class token, of ten classes."""
+    """ViT-tiny/16 with a class token and ten classes."""
     module = models.VisionTransformer(224, 16, 12, 3, 192, 768, num_classes=10)
     weights = real.WEIGHTS / "vit_tiny_imagenette_fp16.pth"
     return Lens(module, weights=weights, labels=real.labels("imagenette"), **options)
@@ -80,7 +80,7 @@ def vit_tiny(**options: Any) -> Lens:
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every tensor, text and number in `value`, with the way to it. Versions and folders are left out."""
+    """All tensors, texts and numbers in `value`, each with its path. Versions and folders are left out."""
     if isinstance(value, Explanation):
         value = told(value)
     elif isinstance(value, PairExplanation):
@@ -106,7 +106,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def told(result: Explanation) -> dict[str, Any]:
-    """Everything an Explanation says."""
+    """All contents of an Explanation."""
     return {
         "maps": result.maps,
         "blocks": result.blocks,
@@ -124,7 +124,7 @@ def told(result: Explanation) -> dict[str, Any]:
 
 
 def real_cases() -> Iterator[Case]:
-    """The library on real weights and photos. A model is built when its first case is asked for."""
+    """Cases on real weights and photos. A model is built when its first case is computed."""
     for name in MODELS:
         own = subject(name)
         yield f"{name}/lens", partial(described, own.lens)
@@ -135,7 +135,7 @@ def real_cases() -> Iterator[Case]:
 
 
 def described(lens: Lens) -> dict[str, Any]:
-    """What a lens says about its model."""
+    """What a lens knows about its model."""
     names = ("name", "weights", "blocks", "embedding", "precision", "multi_label", "transform")
     stages = [(stage.shape, stage.chosen) for stage in lens.layout.stages]
     return {"repr": repr(lens), "stages": stages} | {name: getattr(lens, name) for name in names}
@@ -200,7 +200,7 @@ def traces(own: Subject) -> Iterator[Case]:
 
 
 def _raw(trace: Any) -> dict[str, Any]:
-    """Unresized maps, sums and evidence of every block of a trace, or of one side of a pair."""
+    """Raw maps, sums and evidence of every block of a trace, or of one side of a pair."""
     blocks = tuple(trace.blocks) if hasattr(trace, "blocks") else (None,)
     return {
         "scores": trace.scores,
@@ -310,7 +310,7 @@ def streams(own: Subject) -> Iterator[Case]:
             yield (one.number, bool(one.error), top), one.explanation
 
     yield "stream n=2", lambda: list(stream(1))
-    # Which images share a batch depends on the time they take, and a batch's size can move the last bits.
+    # Which images share a batch depends on timing, and the batch size can change the last bits of results.
     yield "stream/in batches n=2", lambda: [(said, bool(made) and made.targets) for said, made in stream(2)]
 
 
@@ -342,7 +342,7 @@ def random_cases(device: str) -> Iterator[Case]:
         torch.manual_seed(0)
         lens = Lens(models.get_model(name, weights=None).eval(), device=device)
         if name == "vit_b_16":
-            torch.nn.init.normal_(lens.model.heads.head.weight, std=0.02)  # zeros otherwise, and every map empty
+            torch.nn.init.normal_(lens.model.heads.head.weight, std=0.02)  # with its zeros every map would be empty
         x, y = (torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(s)).to(device) for s in (1, 2))
         for n in (1, 2, 3):
             yield f"{name}/classify n={n}", partial(lens.classify, x, [3, 5], n=n)

@@ -1,4 +1,4 @@
-"""More cases for `snapshot.py`: what gamlens writes into files, by its results and by its commands."""
+"""Further cases of `snapshot.py`: the files that results and commands write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def files() -> Iterator[Case]:
 
 
 def commands() -> Iterator[Case]:
-    """The command line, on the embedded model and a few photos, and what it writes."""
+    """Cases of the command line, on the bundled model and a few photos, and the files it writes."""
     own, ilsvrc, voc = subject("efficientnet_lite0"), ("--root", str(real.DATA / "ILSVRC")), real.DATA / "VOCdevkit"
     few = [str(file) for file, _ in real.samples("ILSVRC")[:6]]
     runs = {
@@ -96,7 +96,7 @@ def commands() -> Iterator[Case]:
 
 
 def evaluated(arguments: Sequence[str]) -> dict[str, Any]:
-    """An evaluation's files, and the tables made of it."""
+    """The files of an evaluation, and the tables made from it."""
     with tempfile.TemporaryDirectory() as folder:
         said("evaluate", *arguments, "-o", f"{folder}/run")
         said("table", f"{folder}/run", "-o", f"{folder}/table")
@@ -104,7 +104,7 @@ def evaluated(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def command(*arguments: str, out: bool) -> dict[str, Any]:
-    """What a command prints, unless that is a drawn table, and the files it writes."""
+    """What a command prints (unless it is a drawn table), and the files it writes."""
     with tempfile.TemporaryDirectory() as folder:
         text = said(*arguments, *(("-o", folder) if out else ()))
         found = _without(folder, json.loads(text) if "--json" in arguments else text)
@@ -112,7 +112,7 @@ def command(*arguments: str, out: bool) -> dict[str, Any]:
 
 
 def said(*arguments: str) -> str:
-    """Standard output of `gamlens ARGUMENTS`, run in this process; an error if it fails."""
+    """Run `gamlens ARGUMENTS` in this process and return its standard output. Raises an error if it fails."""
     from gamlens.__main__ import main
 
     text = io.StringIO()
@@ -126,7 +126,7 @@ def said(*arguments: str) -> str:
 
 
 def read(folder: Path, *, pictures: bool = False) -> dict[str, Any]:
-    """What the files below a folder hold: JSON, Parquet, CSV, text, arrays; pixels of pictures if asked."""
+    """The contents of the files below a folder: JSON, Parquet, CSV, text and arrays; with `pictures` also pixels."""
     readers: dict[str, Callable[[Path], Any]] = {
         ".json": lambda file: json.loads(file.read_text()),
         ".csv": lambda file: list(csv.DictReader(io.StringIO(file.read_text()))),
@@ -142,7 +142,7 @@ def read(folder: Path, *, pictures: bool = False) -> dict[str, Any]:
 
 
 def _without(folder: str, value: Any) -> Any:
-    """The same with the folder's own name taken out of every text."""
+    """The value with the folder's own name removed from every text."""
     if isinstance(value, str):
         return value.replace(folder, "")
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""How long the way through gamlens' own code is: the Python calls of one warm classify and one warm compare.
+"""Counts the Python calls of gamlens' own code in one warm classify and one warm compare.
 
 A reader who follows a call meets every function on its way, and a caller on a small net pays for every call. Counted
 are the 'call' events of `sys.setprofile` (Python 3.11: comprehensions and each step of a generator are calls, too; the
@@ -72,7 +72,7 @@ class Spine:
 
 
 def measure(call: Callable[[], Any]) -> Spine:
-    """The calls of gamlens' own functions in one `call()`, which runs as it is: warm it up first."""
+    """Record the calls of gamlens' own functions in one `call()`. Warm the call up before."""
     way: list[tuple[str, str]] = []
     below = f"{PACKAGE}/"
 
@@ -91,7 +91,7 @@ def measure(call: Callable[[], Any]) -> Spine:
 
 
 def net() -> nn.Module:
-    """Two convolutions, each followed by a ReLU and half as large as what it takes, and a head of two classes."""
+    """Two convolutions with ReLU, each of which halves the resolution, and a head with two classes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
@@ -106,7 +106,7 @@ def net() -> nn.Module:
 
 
 def lens() -> Lens:
-    """The lens that everything here is measured with."""
+    """The lens that all measurements use."""
     return Lens(net(), transform=Transform((SIDE, SIDE)))
 
 
@@ -116,14 +116,14 @@ def images(seed: int = 0) -> Tensor:
 
 
 def photo(folder: Path) -> Path:
-    """A picture file of 48 x 40 pixels."""
+    """Write a picture file of 48 x 40 pixels; returns its path."""
     pixels = np.random.default_rng(0).integers(0, 256, (40, 48, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / "photo.png")
     return folder / "photo.png"
 
 
 def spines(folder: Path) -> dict[str, Spine]:
-    """The spine of each kind of call, warm. A picture file is written into `folder`."""
+    """The calls of each measured case after warm-up. A picture file is written into `folder`."""
     look, path, x, y = lens(), photo(folder), images(), images(1)
     cases: dict[str, Callable[[], Any]] = {
         "classify(tensor)": lambda: look.classify(x, TARGETS, n=2),

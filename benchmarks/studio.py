@@ -1,7 +1,8 @@
-"""How long the studio makes people wait: the first answer to a photo, and a turn of a control.
+"""Measures how long the studio takes for the first answer to a photo, and for a change of a control.
 
-The studio runs in this process with the embedded model, as `gamlens studio` opens it; a visitor asks over HTTP on
-loopback, as the page does. Times run from the request to the whole answer: upload, forward, backward, map, picture.
+The studio runs in this process with its default model, as `gamlens studio` starts it. A simulated visitor sends the
+requests of the page over HTTP on loopback. Times run from the request to the complete answer and include upload,
+forward, backward, map and picture.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def first_answers(studio: Studio, folder: Path, repeats: int) -> list[float]:
-    """A new visitor each, with one of the packages' photos in its own size."""
+    """Time the first answers to `repeats` new visitors, each with an example photo at its original size."""
     files = []
     for name in PHOTOS:
         files.append(folder / f"{name}.jpg")
@@ -51,7 +52,7 @@ def first_answers(studio: Studio, folder: Path, repeats: int) -> list[float]:
 
 
 def control_changes(studio: Studio, folder: Path, count: int) -> list[float]:
-    """One visitor who turns method, number of blocks, colours, opacity and outline by turns."""
+    """Time `count` changes by one visitor, to method, number of blocks, colours, opacity and outline in turn."""
     names = [name for name, method in METHODS.items() if method.kind == "block"]
     colours = list(COLORMAPS)
     turned = [
@@ -75,7 +76,7 @@ def line(what: str, times: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=int, default=12, help="how many first answers")
-    parser.add_argument("--changes", type=int, default=50, help="how many turns of a control")
+    parser.add_argument("--changes", type=int, default=50, help="how many changes of a control")
     parser.epilog = "example: python benchmarks/studio.py --changes 50"
     options = parser.parse_args()
     print("starting the studio", file=sys.stderr)

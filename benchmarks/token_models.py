@@ -1,11 +1,11 @@
-"""Every transformer family of timm and torchvision: which tokens are read, where they lie, how they pool.
+"""Checks on the transformers of timm and torchvision whether gamlens finds the right tokens, grids and pooling.
 
-For each model (random weights, its own input size): the blocks, their grids, tokens set aside and pooling; whether GAM
-is finite and in [0,1]; whether the model is left as it was; and whether places are right. For the last, two images that
-differ in one patch are looked at: in every block that is read, the cell that changed most should be that patch's
-(`cell`; where convolutions come first, or one beside it). It cannot be where tokens are transposed or moved by a class
-token that was kept; it may not be where untrained layers mix all places without a residual. `peak` says the same of the
-GAM of the score that tells the two images apart: untrained weights promise nothing there.
+Reports for each model (random weights, its own input size): the blocks, their grids, the tokens that are no patches,
+and the pooling; whether GAM is finite and in [0,1]; whether the model is unchanged afterwards; and whether positions
+are right. For the last, two images differ in one patch. In every block, the cell that changed most should be the cell
+of that patch, or with convolutions a cell next to it (`cell`). This fails if tokens are transposed, or shifted
+because a class token was kept. It may also fail if untrained layers mix all positions without a residual. `peak` says
+whether GAM has its maximum there, for a score that separates the two images; untrained weights do not guarantee this.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MODELS = (
 
 @dataclass(frozen=True)
 class Found:
-    """What was found in one model, or why nothing was."""
+    """The result for one model, or the reason why there is none."""
 
     name: str
     blocks: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Found:
 
 
 def spot(size: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Top, bottom, left, right of one cell of a grid, off the diagonal and off the middle."""
+    """The edges (top, bottom, left, right) of one cell of a grid, away from the diagonal and the middle."""
     row, column = grid[0] // 4, (2 * grid[1]) // 3
     (height, width), (rows, columns) = size, grid
     return (
@@ -69,7 +69,7 @@ def spot(size: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int, int, i
 
 
 def planted(size: tuple[int, int], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Two images (1,3,H,W), flat noise, of which the second has one coloured cell of the grid."""
+    """Two images (1,3,H,W) of weak noise; the second one has one coloured cell of the grid."""
     generator = torch.Generator().manual_seed(0)
     plain = 0.1 * torch.randn(1, 3, *size, generator=generator)
     top, bottom, left, right = spot(size, grid)
@@ -80,7 +80,7 @@ def planted(size: tuple[int, int], grid: tuple[int, int]) -> tuple[Tensor, Tenso
 
 
 def inside(map_: Tensor, size: tuple[int, int], grid: tuple[int, int], *, slack: int = 0) -> bool:
-    """Whether the middle of the largest cell of a map (h,w) lies in the planted cell, or `slack` cells beside it."""
+    """Whether the maximum of a map (h,w) lies in the coloured cell, or at most `slack` cells beside it."""
     row, column = divmod(int(map_.argmax()), int(map_.shape[1]))
     top, bottom, left, right = spot(size, grid)
     y, x = (row + 0.5) * size[0] / map_.shape[0], (column + 0.5) * size[1] / map_.shape[1]
@@ -89,9 +89,9 @@ def inside(map_: Tensor, size: tuple[int, int], grid: tuple[int, int], *, slack:
 
 
 def changed(lens: Lens, plain: Tensor, other: Tensor, *, n: int | None = None) -> dict[str, bool]:
-    """For each block: whether the cell that changed most between the two images is the planted one.
+    """For each block: whether the cell that changed most between the two images is the coloured one.
 
-    Convolutions move things by up to a cell, so where some blocks are not of tokens it may be one off.
+    Convolutions can shift features by a cell, so a neighbouring cell counts, too, if some blocks are convolutional.
     """
     trace = lens.trace(torch.cat([plain, other]), score=first_number, n=n)
     size = (int(plain.shape[2]), int(plain.shape[3]))
@@ -102,7 +102,7 @@ def changed(lens: Lens, plain: Tensor, other: Tensor, *, n: int | None = None) -
 
 
 def telling(lens: Lens, plain: Tensor, other: Tensor) -> Callable[[Any], Tensor]:
-    """The score that tells the second image from the first, linear in the model's output."""
+    """A score, linear in the model's output, that separates the second image from the first."""
     with torch.no_grad():
         outputs = [lens.forward(image).output for image in (plain, other)]
     picked = [vector(output, lens) for output in outputs]
@@ -125,7 +125,7 @@ def first_number(output: Any) -> Tensor:
 
 
 def lively(module: nn.Module) -> nn.Module:
-    """Untrained nets often start with zero heads and zero gates: give every such weight a little noise."""
+    """Add a little noise to weights that are all zero, as heads and gates of untrained networks often are."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -166,7 +166,7 @@ def examine(name: str, module: nn.Module | None = None, size: tuple[int, int] | 
 
 
 def sweep(names: list[str]) -> Iterator[Found]:
-    """Examine each model; one that fails says why."""
+    """Examine each model. The result of a model that fails has the reason."""
     for number, name in enumerate(names, 1):
         try:
             found = examine(name)
@@ -178,7 +178,7 @@ def sweep(names: list[str]) -> Iterator[Found]:
 
 
 def markdown(rows: list[Found]) -> str:
-    """The table of the docs."""
+    """The table of docs/transformers.md."""
     good, bad = [row for row in rows if not row.reason], [row for row in rows if row.reason]
     lines = [
         "| model, input | blocks read, the last one first | grid | set aside | pooling | cell | peak |",

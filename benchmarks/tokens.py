@@ -1,11 +1,11 @@
-"""Where to read a vision transformer, and how many blocks: small ViTs on real photos, IoU for every candidate.
+"""Which tensor of a ViT block should be explained, and how many blocks? Box IoU of small ViTs on real photos.
 
-`train` teaches two small ViTs (class token, mean of tokens) what the real ResNet-50 says of photos: VOC, COCO and every
-other image of ILSVRC, strongly augmented and mixed, minutes on a GPU. `evaluate` measures on the images of ILSVRC that
-were not trained on: IoU of the box around all pixels >= t with the ground truth, t chosen on every tenth item, which is
-left out of the mean. Candidates: the residual stream after a block, the norm that reads it, the attention's and the
-MLP's output; the last 1, 2, 3 and 4 of them; GAM, Grad-CAM, Grad-CAM++. Data and weights: GAMLENS_DATA and
-GAMLENS_WEIGHTS.
+`train` distils the real ResNet-50 into two small ViTs (class token, mean of tokens), on photos of VOC, COCO and every
+other image of ILSVRC, with strong augmentation; it takes minutes on a GPU. `evaluate` uses the other images of ILSVRC:
+the IoU of the box around all pixels >= t with the ground truth, where t is chosen on every tenth item, which is left
+out of the mean. The candidates are the residual stream after a block, the norm after it, and the outputs of attention
+and MLP; the last 1, 2, 3 and 4 blocks; GAM, Grad-CAM and Grad-CAM++. Data and weights are where GAMLENS_DATA and
+GAMLENS_WEIGHTS point.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LAYER = "encoder.layers.encoder_layer_{}"
 
 
 class MeanViT(VisionTransformer):
-    """torchvision's ViT whose head reads the mean of the patch tokens."""
+    """torchvision's ViT with a head on the mean of the patch tokens."""
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self._process_input(x)
@@ -60,7 +60,7 @@ def students(depth: int = DEPTH) -> dict[str, nn.Module]:
 
 
 def points(pooling: str, depth: int) -> dict[str, list[str]]:
-    """Names of the candidates, the last block first; with a class token the last block's patch tokens are unread."""
+    """Names of the candidates, last block first. With a class token, the last block's patch tokens have no gradient."""
     last = depth - 2 if pooling == "class" else depth - 1
     blocks = list(range(last, max(last - max(COUNTS), -1), -1))
     norms = [f"{LAYER.format(i + 1)}.ln_1" if i + 1 < depth else "encoder.ln" for i in blocks]
@@ -73,7 +73,7 @@ def points(pooling: str, depth: int) -> dict[str, list[str]]:
 
 
 def photos(files: list[str], device: str) -> Tensor:
-    """Files squashed to 288 px, (N,3,288,288) of bytes on the device."""
+    """Read files and squash them to 288 px: (N,3,288,288), uint8, on the device."""
     made = []
     for file in files:
         with Image.open(file) as image:
@@ -83,7 +83,7 @@ def photos(files: list[str], device: str) -> Tensor:
 
 
 def training_files(limit: int | None) -> list[str]:
-    """VOC, COCO, and every other image of ILSVRC."""
+    """The photos to train on: VOC, COCO, and every other image of ILSVRC."""
     files = [str(file) for file, _ in real.samples("ILSVRC")[::2]]
     for folder in ("VOCdevkit/VOC2012/JPEGImages", "coco/val2017"):
         files += sorted(str(file) for file in (real.DATA / folder).glob("*.jpg"))
@@ -91,7 +91,7 @@ def training_files(limit: int | None) -> list[str]:
 
 
 def augment(images: Tensor) -> Tensor:
-    """Random crop (8 to 100 %), aspect, mirror and colour, mixed with another photo: bytes -> (B,3,224,224)."""
+    """Random crop (8 to 100 %), aspect, mirroring, colour and mixup: uint8 images -> (B,3,224,224)."""
     count, device = len(images), images.device
     area = torch.empty(count, device=device).uniform_(0.08, 1).sqrt()
     aspect = torch.empty(count, device=device).uniform_(-0.3, 0.3).exp()
@@ -115,7 +115,7 @@ def normal(images: Tensor) -> Tensor:
 
 
 def train(out: Path, *, steps: int | None, seconds: float, batch: int, limit: int | None, device: str) -> None:
-    """Teach both students by one teacher's probabilities, for so many steps or seconds; weights go to `out`."""
+    """Distil the teacher into both students for a number of steps or seconds, and write their weights to `out`."""
     data = photos(training_files(limit), device)
     teacher = real.resnet50().to(device).model.eval()
     made = {name: module.to(device).train() for name, module in students().items()}
@@ -193,7 +193,7 @@ def evaluate(out: Path, *, limit: int | None, batch: int, device: str) -> list[d
 
 
 def overlays(out: Path, *, limit: int | None, device: str) -> None:
-    """GAM of the true class on 20 unseen images, by the blocks that discovery chooses: one contact sheet a ViT."""
+    """Write one contact sheet per ViT: GAM of the true class on 20 unseen images, with the blocks that are found."""
     items = real.samples("ILSVRC")[1::2][:limit]
     items = items[:: max(1, len(items) // 20)][:20]
     for pooling, module in students().items():
@@ -215,7 +215,7 @@ def _boxes(sample: Any) -> Tensor:
 
 
 def _controls(truths: list[Tensor], hold_out: Tensor) -> list[dict[str, Any]]:
-    """A centre prior: what a map that knows nothing of the image gets."""
+    """The IoU of a centre prior, a map that does not depend on the image."""
     axis = (torch.arange(SIDE) + 0.5) / SIDE * 2 - 1
     centre = torch.exp(-(axis[:, None] ** 2 + axis[None] ** 2) / (2 * 0.5**2))
     grid = iou_grid(fuse.min_max(centre[None])[0].expand(len(truths), -1, -1), truths)
@@ -227,7 +227,7 @@ def _controls(truths: list[Tensor], hold_out: Tensor) -> list[dict[str, Any]]:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Markdown: a row for each pooling, point and n, a column for each method."""
+    """A Markdown table with one row per pooling, tensor and n, and one column per method."""
     found = {(line["pooling"], line["point"], line["n"], line["method"]): line for line in lines}
     first = lines[0]
     tops = {line["pooling"]: line["top1"] for line in lines if line["top1"] is not None}
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="training steps, in place of --seconds")
     parser.add_argument("--seconds", type=float, default=330, help="training time (default 330)")
     parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--limit", type=int, help="only so many photos and images")
+    parser.add_argument("--limit", type=int, help="use only this many photos and images (default: all)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--markdown", type=Path, help="put the table into this file, between its markers")
     parser.epilog = "example: python benchmarks/tokens.py train evaluate --steps 3 --batch 4 --limit 20 --out runs/try"

@@ -1,7 +1,7 @@
-"""What `cost.py` and `gpu.py` measure: a plain forward, gamlens, and the peers, called as their documentation does.
+"""The tools that `cost.py` and `gpu.py` measure: a plain forward, gamlens, and other packages.
 
-Every tool is a callable (batch, targets) -> maps. Blocks are gamlens' own for all; hooks are set and removed
-in each call, so that no tool runs with another's; every map ends at the size of the image.
+Other packages are called as in their documentation. Every tool is a callable (batch, targets) -> maps. All tools use
+the blocks that gamlens finds, set and remove their hooks in each call, and return maps of the size of the image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODULE_OF = {"features:relu": "features.norm5"}
 
 @dataclass(frozen=True)
 class Tool:
-    """One row of the table: `run` takes a batch (B,C,H,W) and a class an image."""
+    """One row of the table. `run` takes a batch (B,C,H,W) and one class per image."""
 
     name: str
     blocks: str
@@ -37,13 +37,13 @@ class Tool:
 
 
 def build(name: str, device: str) -> Lens:
-    """The lens on a model: random weights, which cost what trained ones do, except the embedded model's own."""
+    """A lens on a model. Weights are random, which costs the same as trained ones; efficientnet_lite0 has its own."""
     torch.manual_seed(0)
     return Lens(name, weights=None if name == "efficientnet_lite0" else "random", device=device)
 
 
 def plain(model: nn.Module) -> Run:
-    """The forward that everything is compared with."""
+    """The plain forward that all tools are compared with."""
 
     def run(batch: Tensor, targets: list[int]) -> Any:
         with torch.no_grad():
@@ -53,7 +53,7 @@ def plain(model: nn.Module) -> Run:
 
 
 def sketch(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None = None) -> Run:
-    """GAM in 20 lines: the graph from the earliest block on, and the maps. No check, no name, no error."""
+    """GAM in 20 lines, without checks, names or errors: a graph from the earliest block on, and the maps."""
 
     def run(batch: Tensor, targets: list[int]) -> Any:
         kept: list[Tensor] = []
@@ -82,7 +82,7 @@ def sketch(model: nn.Module, layers: list[nn.Module], dtype: torch.dtype | None 
 
 
 def every_method(lens: Lens) -> Run:
-    """One trace, then each block method over its last two blocks."""
+    """One trace, then every block method on its last two blocks."""
     names = [name for name, method in METHODS.items() if method.kind == "block"]
 
     def run(batch: Tensor, targets: list[int]) -> Any:
@@ -93,7 +93,7 @@ def every_method(lens: Lens) -> Run:
 
 
 def captum(attr: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
-    """One pass a layer: there is no call for several. Maps are detached at once, or each would keep its graph."""
+    """captum: one pass per layer, as it has no call for several. Maps are detached, as each would keep its graph."""
 
     def run(batch: Tensor, targets: list[int]) -> Any:
         maps = []
@@ -106,10 +106,10 @@ def captum(attr: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
 
 
 def captum_tokens(attr: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
-    """LayerGradientXActivation summed over channels: what captum has for a layer of tokens. One pass a layer.
+    """captum on tokens: LayerGradientXActivation summed over channels, with one pass per layer.
 
-    Its LayerGradCam takes dimension 1 for the channels: of tokens (B,N,C) it averages the gradient over channels and
-    sums over the tokens, which leaves (B,1,C) and no map.
+    captum's LayerGradCam takes dimension 1 as the channels. For tokens (B,N,C) it averages the gradient over the
+    channels and sums over the tokens, which gives (B,1,C) and no map.
     """
 
     def run(batch: Tensor, targets: list[int]) -> Any:
@@ -124,13 +124,13 @@ def captum_tokens(attr: Any, model: nn.Module, layers: list[nn.Module]) -> Run:
 
 
 def patches(tokens: Tensor) -> Tensor:
-    """Tokens (B,1+hh,C), the class token first, as a map (B,C,h,h): the reshape_transform of both packages' pages."""
+    """Turn tokens (B,1+hh,C), class token first, into (B,C,h,h): the reshape_transform of both packages' docs."""
     side = math.isqrt(tokens.shape[1] - 1)
     return tokens[:, 1:].reshape(len(tokens), side, side, -1).permute(0, 3, 1, 2)
 
 
 def torchcam(method: Any, model: nn.Module, layers: list[nn.Module], reshape: Reshape | None = None) -> Run:
-    """One pass for all layers, fused by its own `fuse_cams`."""
+    """torchcam: one pass for all layers, fused by its own `fuse_cams`."""
     options = {"reshape_transform": reshape} if reshape else {}
 
     def run(batch: Tensor, targets: list[int]) -> Any:
@@ -145,7 +145,7 @@ def torchcam(method: Any, model: nn.Module, layers: list[nn.Module], reshape: Re
 def grad_cam(
     method: Any, target: Any, model: nn.Module, layers: list[nn.Module], reshape: Reshape | None = None
 ) -> Run:
-    """One pass for all layers, fused by their mean, as NumPy arrays."""
+    """grad-cam: one pass for all layers, fused by their mean; returns NumPy arrays."""
 
     def run(batch: Tensor, targets: list[int]) -> Any:
         with method(model=model, target_layers=layers, reshape_transform=reshape) as cam:
@@ -155,7 +155,7 @@ def grad_cam(
 
 
 def find_peers() -> tuple[dict[str, Any], list[str]]:
-    """The peers that are installed, by name, and a note for each that is not."""
+    """The other packages that are installed, by name, and a note for each that is not."""
     found, notes = {}, []
     for name, module in PEERS.items():
         try:
@@ -166,7 +166,7 @@ def find_peers() -> tuple[dict[str, Any], list[str]]:
 
 
 def tools_of(lens: Lens, peers: dict[str, Any]) -> list[Tool]:
-    """Every row of one model, the plain forward first."""
+    """All tools for one model, the plain forward first."""
     model, modules = lens.model, dict(lens.model.named_modules())
     two = [modules[MODULE_OF.get(name, name)] for name in lens.blocks[-2:]]
     one = two[-1:]

@@ -1,4 +1,4 @@
-"""A visitor of the studio without a browser: the requests that its page makes, over HTTP."""
+"""Simulates a visitor of the studio without a browser, by sending the HTTP requests of the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def values(controls: Controls) -> list[Any]:
 
 
 class Visitor:
-    """A browser's requests without the browser."""
+    """A visitor with a session of its own."""
 
     def __init__(self, studio: Studio, session: str) -> None:
         self.studio, self.session = studio, session
@@ -31,7 +31,7 @@ class Visitor:
         return {"path": answer.json()[0], "meta": {"_type": "gradio.FileData"}, "orig_name": file.name}
 
     def call(self, name: str, data: list[Any], event: dict[str, Any] | None = None) -> list[Any]:
-        """Run the page's function of that name; its answer."""
+        """Call the page's function of that name and return its answer."""
         (number, *_) = [number for number, fn in self.studio.page.fns.items() if fn.name == name]
         body = {"data": data, "fn_index": number, "session_hash": self.session, "event_data": event}
         joined = self.http.post("gradio_api/queue/join", json=body)

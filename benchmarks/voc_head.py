@@ -1,9 +1,9 @@
-"""A multi-label head for Pascal VOC on the real ResNet-50: logistic regression on its pooled features, frozen.
+"""Fits a multi-label head for Pascal VOC on the real ResNet-50: logistic regression on its frozen pooled features.
 
-Fits on the VOC train images, with the weight of L2 chosen by cross-validation on them alone, and prints the average
-precision on VOC val and, for the classes both share, on COCO. A class without a train image cannot be learned and is
-no output of the head. Then `--model benchmarks/voc_head.py:build` is the whole network, with GAMLENS_VOC_HEAD naming
-the file.
+It is fitted on the VOC train images, and the weight of L2 is chosen by cross-validation on the same images. Prints the
+average precision on VOC val and, for the classes that both have, on COCO. A class without a train image cannot be
+learnt and is not an output of the head. Afterwards `--model benchmarks/voc_head.py:build` gives the whole network, if
+GAMLENS_VOC_HEAD names the file of the head.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FOLDS = 5
 
 
 def build() -> Lens:
-    """ResNet-50 with the head that GAMLENS_VOC_HEAD names: VOC classes, sigmoids."""
+    """A lens on ResNet-50 with the head that GAMLENS_VOC_HEAD names; its outputs are independent VOC classes."""
     if not os.environ.get(HEAD):
         raise GamlensError(f"Set {HEAD} to the file that `python benchmarks/voc_head.py --head FILE` wrote.")
     return attach(Path(os.environ[HEAD]))
 
 
 def attach(file: Path) -> Lens:
-    """The lens on the whole network: the trunk's weights are the real ones, the head's those of the file."""
+    """A lens on the whole network: ResNet-50 with its real weights, and the head of the file."""
     tensors = read(file)
     trunk = real.resnet50()
     linear = nn.Linear(trunk.model.fc.in_features, len(tensors["bias"]))
@@ -50,7 +50,7 @@ def attach(file: Path) -> Lens:
 
 
 def features(dataset: Dataset, *, cache: Path | None = None, batch: int = 16) -> Tensor:
-    """What the classifier of the trunk reads, (N,2048): kept in the folder `cache` under the data's fingerprint."""
+    """The input of ResNet-50's classifier, (N,2048). It is stored in `cache` under the data set's fingerprint."""
     file = cache / f"{dataset.fingerprint()[:16]}.pth" if cache else None
     if file and file.is_file():
         return torch.load(file, weights_only=True)
@@ -70,7 +70,7 @@ def features(dataset: Dataset, *, cache: Path | None = None, batch: int = 16) ->
 
 
 def truth(dataset: Dataset, classes: int) -> Tensor:
-    """Which image shows which class: (N,C), 0 or 1, float64."""
+    """Labels (N,C) in float64: 1 if the image shows the class, otherwise 0."""
     shown = torch.zeros(len(dataset), classes, dtype=torch.float64)
     for number, sample in enumerate(dataset):
         shown[number, list(sample.labels)] = 1
@@ -80,7 +80,7 @@ def truth(dataset: Dataset, classes: int) -> Tensor:
 def fit(x: Tensor, y: Tensor, l2: float, *, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Weight (C,D) and bias (C,) that minimise mean BCE summed over classes + l2/2 |weight|^2, by L-BFGS in float64.
 
-    The bias is not held back. Features are centred while fitting, which changes the path and not the minimum.
+    The bias is not regularised. Features are centred for the fit, which changes the steps but not the minimum.
     """
     x, y = x.double(), y.double()
     middle = x.mean(dim=0)
@@ -113,10 +113,10 @@ def cost(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def choose(x: Tensor, y: Tensor, *, weights: tuple[float, ...] = L2, folds: int = FOLDS) -> dict[float, float]:
-    """Held-out cost of each weight of L2, mean over folds; image k is in fold k mod `folds`.
+    """The held-out cost of each weight of L2, averaged over folds; image k is in fold k mod `folds`.
 
-    A class that no image of the other folds shows is left out of a fold: its bias would run to minus infinity. The
-    features are turned into the span of the images, which changes no distance and so no cost.
+    A class that no image of the other folds shows is left out of a fold, because its bias would go to minus infinity.
+    The features are rotated into the span of the images, which changes no distance and therefore no cost.
     """
     x = x.double() - x.double().mean(dim=0)
     x = x @ torch.linalg.svd(x, full_matrices=False).Vh.T
@@ -132,9 +132,10 @@ def choose(x: Tensor, y: Tensor, *, weights: tuple[float, ...] = L2, folds: int 
 
 
 def average_precision(scores: Tensor, shown: Tensor) -> float:
-    """VOC's since 2010: the area under precision over recall, precision made to fall: (N,), (N,). NaN without a hit.
+    """Average precision as VOC computes it since 2010: (N,), (N,) -> float. NaN if no image shows the class.
 
-    Images of equal score are one step, so that their order means nothing.
+    It is the area under precision over recall, after precision was made to decrease monotonically. Images of equal
+    score are one step, so that their order does not matter.
 
     >>> average_precision(torch.tensor([0.9, 0.8, 0.7, 0.6]), torch.tensor([1, 0, 1, 0]))
     0.8333333333333333
@@ -152,7 +153,7 @@ def average_precision(scores: Tensor, shown: Tensor) -> float:
 
 
 def report(title: str, logits: Tensor, y: Tensor, names: list[str]) -> None:
-    """The average precision of each class that an image shows, and their mean."""
+    """Print the average precision of each class that any image shows, and their mean."""
     found = [(name, int(y[:, k].sum()), average_precision(logits[:, k], y[:, k])) for k, name in enumerate(names)]
     found = [row for row in found if row[1]]
     mean = sum(row[2] for row in found) / len(found)

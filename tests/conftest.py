@@ -1,4 +1,4 @@
-"""Where the real data and weights are; tests that need them are marked `shared` and skip where they are absent."""
+"""Fixtures of all tests. Tests that need real data or weights are marked `shared` and skip where these are missing."""
 
 import csv
 import gc
@@ -16,7 +16,7 @@ from gamlens import Lens, Transform
 
 for name in ("COLUMNS", "LINES"):  # pytest's own 80 x 24, which its workers inherit, and a user's: tests give theirs
     os.environ.pop(name, None)
-torch.set_num_threads(1)  # small tensors are not worth splitting, and other runs may share the cores
+torch.set_num_threads(1)  # more threads do not help small tensors, and other runs may share the cores
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -51,7 +51,10 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module")
 def boxed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Makes a folder: photos of two classes with a box each, and one more that cannot be read, in items.csv."""
+    """A function that makes a data folder: photos of two classes with one box each, and one file that is no image.
+
+    items.csv lists them. The function takes the number of photos, the right edge of each box, and the class names.
+    """
 
     def make(images: int, x1: Callable[[int], int], classes: tuple[str, str] = ("ant", "bee")) -> Path:
         folder, draw = tmp_path_factory.mktemp("data"), np.random.default_rng(0)

@@ -1,6 +1,6 @@
-"""Plain float64 twins of the formulas, one channel or one pixel at a time, written from the papers.
+"""Second, plain float64 implementations of the formulas, written from the papers as loops over channels or pixels.
 
-Nothing here imports gamlens or torch. Arrays are of one image: activation h and gradient g (C,u,v), maps (u,v).
+Nothing here imports gamlens or torch. Arrays belong to one image: activation h and gradient g are (C,u,v), maps (u,v).
 """
 
 import math
@@ -27,7 +27,7 @@ def alphas(g):
 
 
 def weighted(h, weights):
-    """phi(sum_k w_k h_k)."""
+    """phi(sum_k w_k h_k), with phi the ReLU."""
     total = np.zeros(h.shape[1:])
     for k, weight in enumerate(weights):
         total += weight * h[k]
@@ -35,12 +35,12 @@ def weighted(h, weights):
 
 
 def grad_cam(h, g):
-    """Eq. 3."""
+    """Barkan et al., Eq. 3: phi(sum_k a_k h_k)."""
     return weighted(h, alphas(g))
 
 
 def evidence(h, g):
-    """Eq. 4: P over a_k >= 0, N over a_k < 0."""
+    """Eq. 4: P sums a_k h_k over channels with a_k >= 0, N over those with a_k < 0. Returns (P, N)."""
     positive, negative = np.zeros(h.shape[1:]), np.zeros(h.shape[1:])
     for k, alpha in enumerate(alphas(g)):
         if alpha < 0:
@@ -51,7 +51,7 @@ def evidence(h, g):
 
 
 def grad_cam_pp(h, g):
-    """Eq. 6 after exp(s) is cancelled: beta = 1/(2 + S g) where that is positive and g is not 0."""
+    """Eq. 6 with exp(s) cancelled: beta = 1/(2 + S g), S = sum h_k, where the denominator is positive and g > 0."""
     weights = []
     for k in range(len(h)):
         denominator = 2 + h[k].sum() * g[k]
@@ -61,7 +61,7 @@ def grad_cam_pp(h, g):
 
 
 def grad_cam_pp_literal(h, g, s, real=np.float64):
-    """Eq. 6 as printed, with the derivatives of exp(s) for an s that is linear in h; computed in `real`."""
+    """Eq. 6 as printed, with the derivatives of exp(s) for a score s that is linear in h; `real` is the number type."""
     h, g = h.astype(real), g.astype(real)
     weights = []
     with np.errstate(all="ignore"):
@@ -100,7 +100,7 @@ def xgrad_cam(h, g):
 
 
 def vdsn(h, other):
-    """Stylianou et al.: sum_k h_k times the mean of the other image's channel."""
+    """Stylianou et al.: sum_k h_k mean(h'_k), with h' the activation of the other image."""
     total = np.zeros(h.shape[1:])
     for k in range(len(h)):
         total += h[k] * (other[k].sum() / other[k].size)
@@ -108,14 +108,14 @@ def vdsn(h, other):
 
 
 def input_gradient(pixels, g):
-    """Simonyan et al.: the largest |gradient| over the colours, one pixel at a time."""
+    """Simonyan et al.: the largest |gradient| over the colour channels, for each pixel."""
     return np.array(
         [[max(abs(g[c, i, j]) for c in range(len(g))) for j in range(g.shape[2])] for i in range(g.shape[1])]
     )
 
 
 def matches(h, other, cosine):
-    """<h_p, h'_q> / (uv u'v') for every p and q, (u,v,u',v'); over the lengths of both means for the cosine."""
+    """<h_p, h'_q> / (uv u'v') for all p and q: (u,v,u',v'); for the cosine, divided by the norms of both means."""
     (_, u, v), (_, s, t) = h.shape, other.shape
     table = np.zeros((u, v, s, t))
     for i, j, m, n in np.ndindex(u, v, s, t):
@@ -160,7 +160,7 @@ def cubic(distance, a=-0.75):
 
 
 def stretch(rows, count):
-    """Rows (n, ...) -> (count, ...): four taps a row, half-pixel centres, the border repeated."""
+    """Bicubic resampling of rows (n, ...) -> (count, ...): four taps per row, half-pixel centres, border repeated."""
     n = len(rows)
     result = []
     for place in range(count):
@@ -174,12 +174,12 @@ def stretch(rows, count):
 
 
 def resize(plane, size):
-    """RSZ: bicubic, one axis after the other."""
+    """RSZ of the paper: bicubic resizing, one axis after the other."""
     return stretch(stretch(plane, size[0]).T, size[1]).T
 
 
 def min_max(plane):
-    """NRM: zeros where the plane is flat or holds a value that is not finite."""
+    """NRM of the paper: min-max normalisation; all zeros if the plane is flat or has a value that is not finite."""
     low, high = plane.min(), plane.max()
     if not np.isfinite(plane).all() or high == low:
         return np.zeros_like(plane)

@@ -1,4 +1,4 @@
-"""Small networks and images for the tests: seeded, float64 unless said otherwise."""
+"""Small networks and images for the tests. They depend on a seed only, and are float64 unless said otherwise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CLASSES = 10
 
 
 def stage(inputs: int, outputs: int, *, inplace: bool = False) -> nn.Sequential:
-    """Half the resolution: convolution, batch norm, ReLU."""
+    """Convolution with stride 2, batch norm and ReLU: halves the resolution."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=inplace)
     )
 
 
 class Small(nn.Module):
-    """Stem and three stages (strides 2, 4, 8, 16), pooling, dropout, a linear head."""
+    """A stem and three stages (output strides 2, 4, 8, 16), mean pooling, dropout and a linear head."""
 
     def __init__(self, *, channels: int = 3, inplace: bool = False, dropout: float = 0.5) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Small(nn.Module):
 
 
 class DenseLike(nn.Module):
-    """Features end in a batch norm; a functional ReLU, in place or not, follows, as in torchvision's DenseNet."""
+    """Features that end in a batch norm and are followed by a functional ReLU, as in torchvision's DenseNet."""
 
     def __init__(self, *, inplace: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class DenseLike(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Two branches that meet in place, as in a ResNet."""
+    """Two branches that are added in place, as in a ResNet."""
 
     def __init__(self, inputs: int, outputs: int, *, biased: bool) -> None:
         super().__init__()
@@ -77,6 +77,8 @@ class Bottleneck(nn.Module):
 
 
 class Residual(nn.Module):
+    """Three residual blocks and a linear head; returns a dict with the logits, as many training frameworks do."""
+
     def __init__(self) -> None:
         super().__init__()
         self.layer1 = Bottleneck(3, 8, biased=True)
@@ -94,7 +96,7 @@ def dense() -> nn.Module:
 
 
 class Returns(Small):
-    """Small, but what it returns is wrapped: in a tuple, a dict, a record."""
+    """`Small` whose output is wrapped by `wrap`, for example into a tuple, a dict or a dataclass."""
 
     def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -105,7 +107,7 @@ class Returns(Small):
 
 
 def seeded(make: Callable[..., nn.Module], *args: Any, seed: int = 0, **options: Any) -> nn.Module:
-    """`make(...)` with weights and batch statistics that depend on `seed` alone, in float64, in eval mode."""
+    """Call `make(...)` with weights and batch statistics that depend on `seed` only. Returns float64, in eval mode."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         net = make(*args, **options)
@@ -120,7 +122,7 @@ def seeded(make: Callable[..., nn.Module], *args: Any, seed: int = 0, **options:
 
 @cache
 def zoo(name: str) -> Lens:
-    """A torchvision classifier with random weights, in float32, as a lens."""
+    """A lens on a torchvision classifier with random weights, in float32."""
     options = {"init_weights": False} if name in ("googlenet", "vgg11") else {}
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -132,7 +134,7 @@ def small(**options: Any) -> nn.Module:
 
 
 def images(count: int, size: int | tuple[int, int] = 64, *, channels: int = 3, seed: int = 0) -> Tensor:
-    """(count,channels,H,W) in float64: noise over a bright patch that moves from image to image."""
+    """Images (count,channels,H,W) in float64: noise, and a bright patch at another position in each image."""
     height, width = (size, size) if isinstance(size, int) else size
     batch = torch.randn(count, channels, height, width, generator=torch.Generator().manual_seed(seed)).double()
     for number, image in enumerate(batch):
@@ -142,7 +144,7 @@ def images(count: int, size: int | tuple[int, int] = 64, *, channels: int = 3, s
 
 
 def same(a: Explanation, b: Explanation, *, atol: float = 1e-6) -> None:
-    """Two explanations say the same: maps, blocks, scores, targets and which image a row is of."""
+    """Assert that two explanations agree in maps, block maps, scores, targets and the image of each row."""
     assert list(a.blocks) == list(b.blocks)
     torch.testing.assert_close(a.maps, b.maps, atol=atol, rtol=0)
     for name in a.blocks:

@@ -19,7 +19,7 @@ def small_lens() -> Lens:
 
 
 def noise(path: Path, *, seed: int, size: tuple[int, int] = (96, 64)) -> Path:
-    """A photo of coloured blocks that depends on the seed."""
+    """Write a photo of random coloured blocks to `path`; returns the path."""
     blocks = np.random.default_rng(seed).integers(0, 255, (4, 6, 3), dtype=np.uint8)
     Image.fromarray(blocks).resize(size, Image.Resampling.NEAREST).save(path)
     return path

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gamlens import Lens
+from gamlens import Lens, methods
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 X, Y, Z = nets.images(2), nets.images(2, seed=1), nets.images(2, 80, seed=2)
@@ -56,12 +56,13 @@ def test_nothing_runs_again_for_another_method_number_or_target(counted: tuple[L
     lens, counter = counted
     trace, pair = lens.trace(X, n=3), lens.trace_pair(X, Y, n=3)
     counter.sizes.clear()
-    for method in ("gam", "grad_cam", "grad_cam_pp", "layer_cam", "hires_cam", "xgrad_cam", "grad_cam_pp_literal"):
+    for method in methods.names("block"):
         for n in (1, 2, 3):
             trace.explain(method, n)
             pair.explain(method, n)
             pair.explain(method, n, score="dot")
-    pair.explain("vdsn")
+    for method in methods.names("pair"):
+        pair.explain(method)
     trace.retarget([[1, 2], None]).explain()
     trace.evidence()
     trace.top()

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gamlens import METHODS, GamlensError, GamlensWarning, Lens
+from gamlens import METHODS, GamlensError, GamlensWarning, Lens, methods
 
-BLOCK_METHODS = [name for name, method in METHODS.items() if method.kind == "block"]
-SCALE_FREE = ["gam", "grad_cam", "layer_cam", "hires_cam", "xgrad_cam"]
+BLOCK_METHODS = methods.names("block")
+SCALE_FREE = [name for name in BLOCK_METHODS if METHODS[name].scales_with_gradient]
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 
 
@@ -139,7 +139,7 @@ def test_an_embedding_is_read_before_an_in_place_layer_changes_it(inplace: bool)
 
 
 @quiet
-@pytest.mark.parametrize("method", [*BLOCK_METHODS, "vdsn"])
+@pytest.mark.parametrize("method", methods.names("block", "pair"))
 @pytest.mark.parametrize("score", ["cosine", "dot"])
 def test_swapping_x_and_y_swaps_the_maps(lens: Lens, method: str, score: str) -> None:
     x, y = nets.images(2, seed=1), nets.images(2, seed=2)

@@ -15,9 +15,9 @@ from PIL import Image
 from torch import nn
 from torchvision.models import densenet201, resnet50
 
-from gamlens import METHODS, GamlensWarning, Lens
+from gamlens import METHODS, GamlensWarning, Lens, methods
 
-BLOCK_METHODS = [name for name, entry in METHODS.items() if entry.kind == "block"]
+BLOCK_METHODS = methods.names("block")
 
 
 class Relu(nn.Module):
@@ -185,8 +185,8 @@ def _arrays(tensors):
 
 
 def raw_twin(method, twin, block):
-    h, g, score = twin[0][block], twin[1][block], twin[2]
-    return naive.METHODS[method](h, g, *([score] if method == "grad_cam_pp_literal" else []))
+    given = {"activation": twin[0][block], "gradient": twin[1][block], "score": twin[2]}
+    return naive.METHODS[method](*(given[what] for what in METHODS[method].reads))
 
 
 def map_twin(method, twin, n, size):
@@ -194,8 +194,8 @@ def map_twin(method, twin, n, size):
 
 
 def assert_raw(method, found, expected):
-    """1e-10; the literal Grad-CAM++ works in float32 by its definition."""
-    loose = 1e-4 * max(np.abs(expected).max(), 1e-30) if method == "grad_cam_pp_literal" else 1e-10
+    """1e-10; a method that is not stable works in float32 by its definition."""
+    loose = 1e-10 if METHODS[method].stable else 1e-4 * max(np.abs(expected).max(), 1e-30)
     np.testing.assert_allclose(found.double().numpy(), expected, rtol=0, atol=loose)
 
 
@@ -229,7 +229,7 @@ def test_classification_equals_the_hand_split_twin(split, images, method, score,
         maps = quiet(trace.explain, method, n).maps
         assert maps.dtype == torch.float32
         for row, twin in enumerate(twins):
-            loose = 1e-4 if method == "grad_cam_pp_literal" else 1e-6
+            loose = 1e-6 if METHODS[method].stable else 1e-4
             np.testing.assert_allclose(maps[row].numpy(), map_twin(method, twin, n, SIZE), rtol=0, atol=loose)
 
 
@@ -248,7 +248,7 @@ def test_pairs_equal_the_hand_split_twin_on_both_sides(split, images, method, sc
         found = quiet(trace.explain, method, n, score=score)
         for side, maps in enumerate((found.x.maps, found.y.maps)):
             for pair, twin in enumerate(twins):
-                loose = 1e-4 if method == "grad_cam_pp_literal" else 1e-6
+                loose = 1e-6 if METHODS[method].stable else 1e-4
                 expected = map_twin(method, twin[side], n, SIZE)
                 np.testing.assert_allclose(maps[pair].numpy(), expected, rtol=0, atol=loose)
 
@@ -427,7 +427,8 @@ def pixels(file):
 
 REAL = {"resnet50": (resnet_split, "ILSVRC"), "densenet201": (densenet_split, "imagenette")}
 # XGrad-CAM divides by the sum of a channel, which comes near 0 in DenseNet's signed blocks and costs digits.
-REAL_METHODS = {name: 2e-4 if name == "xgrad_cam" else 1e-5 for name in BLOCK_METHODS if "literal" not in name}
+LOOSE = {"xgrad_cam": 2e-4}
+REAL_METHODS = {name: LOOSE.get(name, 1e-5) for name in BLOCK_METHODS if METHODS[name].stable}
 
 
 @dataclass

@@ -204,7 +204,8 @@ class Lens:
             target: None for the top class, a class (index or name) for all images, or one entry per image, each a
                 class, None, or a list of them.
             n: How many blocks are captured, counted from the last; None captures every block.
-            method: Matters where a method is of kind "input": the pixels are captured in place of blocks.
+            method: The method that is wanted. It matters for one of kind "input", for which the pixels are captured in
+                place of blocks, and for one that needs no gradient: nothing goes back, and the Trace has no gradients.
             score: "logit", "probability", "sigmoid", or a callable on the model's output that gives one number per
                 image.
             views: Further looks at each image, whose maps are averaged in: ("flip", 1.43, 2.0) adds two larger inputs
@@ -235,15 +236,15 @@ class Lens:
         provenance: Provenance,
         keep_graph: bool,
     ) -> Trace:
-        """The backward of class scores of `count` images, or of a score of the user's own; the model is held."""
+        """The Trace of class scores of `count` images, or of a callable score; the model is held meanwhile."""
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label)
-            with torch.enable_grad():
+            with torch.set_grad_enabled(record.has_graph):
                 output = self._hooked.class_scores(record, count)
                 with without_autocast(output):
                     values = rule(at_least_float32(output))
             return Trace.from_record(record, values, target, provenance, output=output.detach(), keep_graph=keep_graph)
-        with torch.enable_grad():
+        with torch.set_grad_enabled(record.has_graph):
             value = score(self._hooked.picked(record))
         return Trace.from_score(record, value, count, provenance)
 
@@ -372,7 +373,7 @@ class Lens:
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             record = self._hooked.forward(batch, n, method=METHODS[method], embedding=True)
             own = record.required_embedding()
-            with without_autocast(own), outside_inference_mode(), torch.enable_grad():
+            with without_autocast(own), outside_inference_mode(), torch.set_grad_enabled(record.has_graph):
                 values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
             trace = Trace.from_record(record, values, target, provenance, output=values.detach())
             traces.append((trace, mirrored))
@@ -437,7 +438,8 @@ class Lens:
         Args:
             images: As `trace` takes them.
             n: How many blocks are kept, counted from the last; 0 for none, None for all.
-            method: Matters where a method is of kind "input": the pixels are kept in place of blocks.
+            method: The method that is wanted. It matters for one of kind "input", for which the pixels are kept in
+                place of blocks, and for one that needs no gradient, for which no graph is made.
             embedding: Whether the embeddings (B,D) are kept.
         """
         batch = self.prepare(images).batches[0]

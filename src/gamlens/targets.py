@@ -112,13 +112,14 @@ def target_gradients(
     and so on. Several of these run as one batched backward (`backward.batched_gradients`).
 
     Args:
-        values: The scores of all classes, (B,K), in the graph.
+        values: The scores of all classes, (B,K), in the graph if there is one.
         wanted: The R rows of image and class.
         record: The forward that `values` come from.
         keep_graph: Whether the graph is kept for a later backward.
 
     Returns:
-        The scores (R,) and {block: gradient (R,C,h,w)}, both detached.
+        The scores (R,) and {block: gradient (R,C,h,w)}, both detached. Without a graph, no backward runs
+        and there are no gradients: {}.
     """
     with outside_inference_mode(), torch.enable_grad():  # the caller may have switched gradients off
         classes = wanted.classes.clone() if wanted.classes.is_inference() else wanted.classes

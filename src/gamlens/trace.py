@@ -1,10 +1,10 @@
-"""What one forward and one short backward gave, from which every map is made without another forward."""
+"""`Trace`: the activations and gradients of one forward and one short backward, from which every map is made."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,14 +23,14 @@ from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import BlockMaps, at_least_float32, without_autocast
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.methods import METHODS, Method
+from gamlens.methods import METHODS, Method, Reads
 from gamlens.targets import ResolvedTargets
 
 HIDDEN_SHARE = 0.5
 
 
 class Sums(NamedTuple):
-    """Channel sums of a block, (R,h,w) each: relu(h), relu(g) and relu(-g)."""
+    """Sums over the channels of a block, (R,h,w) each: of relu(h), of relu(g) and of relu(-g)."""
 
     activation: Tensor
     positive: Tensor
@@ -66,9 +66,16 @@ class Guess:
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """Where maps come from: what an Explanation carries along.
+    """Where maps come from: what every Explanation of a Trace carries along.
 
-    `size` is the model's input (H,W); `about` says by what the maps were made.
+    Attributes:
+        pictures: The images.
+        frames: Where the model's input lies in each image.
+        size: The size of the model's input, (H,W).
+        labels: The names of the classes.
+        aliases: Other names of labels.
+        multi_label: Whether the model's probabilities are sigmoids.
+        about: What the maps were made by, as it is written into files: model, weights, score and so on.
     """
 
     pictures: Sequence[Picture]
@@ -99,11 +106,11 @@ class Trace:
     """One forward of B images and the gradients of R scores, one row per score.
 
     `explain` makes a map by any method from any of the captured blocks; `retarget` asks for other classes at the
-    price of a short backward.
+    price of a short backward. A trace for a method that needs no gradient has none, and explains such methods alone.
 
     Attributes:
         activations: {block: (B,C,h,w)}, in network order.
-        gradients: {block: (R,C,h,w)}, in network order.
+        gradients: {block: (R,C,h,w)}, in network order; {} if the trace is for a method that needs none.
         scores: The explained scores, (R,).
         targets: The class of each row, (R,); -1 where the score is not a class score.
         image_of_row: Which image each row is of.
@@ -113,8 +120,8 @@ class Trace:
             averaged into this trace's own.
         checks: What may be wrong with the values.
         make_maps: `fuse.make_maps`, or a compiled version of it.
-        method: The method of kind "input" that the pixels were captured for; no other can be explained from them.
-        record: The forward with its graph, for `retarget`.
+        method: The method of kind "input" that the pixels were captured for. No other can be explained from them.
+        record: The forward with its graph, for `retarget`; None once it is released, or if there is no graph.
         values: The scores of all classes, (B,K), in that graph.
     """
 
@@ -143,11 +150,11 @@ class Trace:
         output: Tensor,
         keep_graph: bool = True,
     ) -> Trace:
-        """Choose classes and go back once for them.
+        """Choose classes, and run one backward for them if the record has a graph.
 
         Args:
             record: The forward.
-            values: The scores of all classes, (B,K), in the record's graph.
+            values: The scores of all classes, (B,K), in the record's graph if it has one.
             target: Which classes, as `Lens.trace` takes it.
             provenance: The images and how they were looked at.
             output: The model's class scores (B,K), for the top class.
@@ -155,6 +162,7 @@ class Trace:
         """
         wanted = targets.resolve(target, output, provenance.labels, provenance.aliases)
         chosen, gradients = targets.target_gradients(values, wanted, record, keep_graph=keep_graph)
+        keep_graph = keep_graph and record.has_graph
         return cls(
             activations=record.activations,
             gradients=gradients,
@@ -172,7 +180,7 @@ class Trace:
 
     @classmethod
     def from_score(cls, record: ForwardRecord, value: Any, count: int, provenance: Provenance) -> Trace:
-        """Go back once for a score of the user's own: one number per image, (B,), in the record's graph."""
+        """The Trace of a callable score: one number per image, (B,), and one backward if the record has a graph."""
         check = finite_score(value, count)
         (gradients,) = backward.gradients(value, [record], keep_graph=False)
         return cls(
@@ -193,8 +201,8 @@ class Trace:
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The captured blocks, in the order they ran."""
-        return tuple(self.gradients)
+        """The captured blocks, in the order in which they ran."""
+        return tuple(self.activations)
 
     @property
     def index(self) -> Tensor:
@@ -220,7 +228,7 @@ class Trace:
         """
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
-        names = last_layers(tuple(self.gradients), n)
+        names = last_layers(tuple(self.activations), n)
         with torch.no_grad(), without_autocast(self.scores):
             if self.views:
                 made = self._maps_over_views(method, names, fuse)
@@ -229,19 +237,19 @@ class Trace:
         return self._explanation(method, names, fuse, made)
 
     def explain_raw(self, method: str, raw: Tensor) -> Explanation:
-        """A map (R,h,w) that was made elsewhere, resized and normalised like a method's own."""
+        """The Explanation of raw maps (R,h,w) of the last block: resized and normalised like those of `explain`."""
         with torch.no_grad(), without_autocast(self.scores):
             made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
         return self._explanation(method, self.blocks[-1:], "mean", made)
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
-        """The method's map (R,h,w) at the size of a block, the last by default, neither resized nor normalised."""
+        """The method's maps (R,h,w) of one block, the last by default, at its size and not normalised."""
         with torch.no_grad(), without_autocast(self.scores):
             (inputs,) = self._inputs(method, [block or self.blocks[-1]])
             return METHODS[method].fn(*map(at_least_float32, inputs))
 
     def _inputs(self, method: str, names: Sequence[str]) -> list[tuple[Tensor, ...]]:
-        """What a method takes at each of these blocks, one row per map."""
+        """What the method's function is given at each of these blocks, one row per map."""
         entry = METHODS[method]
         if entry.kind == "pair":
             raise GamlensError(
@@ -249,30 +257,41 @@ class Trace:
             )
         if self.method not in (None, entry):
             raise GamlensError(f"The pixels were captured for {self.method.title}: trace again with method={method!r}.")
-        if entry.kind == "input" and str(PIXELS) not in self.gradients:
+        if entry.kind == "input" and str(PIXELS) not in self.activations:
             raise GamlensError(
-                f"Method {method!r} needs the gradient by the pixels, a pass of its own through the whole network: use "
+                f"Method {method!r} reads the pixels, in a pass of its own through the whole network: use "
                 f"lens.classify(..., method={method!r}), lens.compare or lens.trace with this method."
             )
-        score = (self.scores,) if entry.reads_score else ()
+        if entry.needs_gradient and not self.gradients:
+            raise _no_gradients(f"the method {method!r}")
         found = []
         for name in names:
-            found.append((*self._rows_at(name), *score))
+            found.append(self._rows_at(name, entry.reads))
         return found
 
-    def _rows_at(self, name: str) -> tuple[Tensor, Tensor]:
-        """A block's activation and gradient, one of each per row, in the precision they were made in."""
-        if name not in self.gradients:
-            raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.gradients)}.")
+    def _rows_at(self, name: str, reads: Sequence[Reads]) -> tuple[Tensor, ...]:
+        """What `reads` names (`Method.reads`) at a block: R rows each, in the precision they were made in."""
+        if name not in self.activations:
+            raise GamlensError(f"Block {name!r} was not captured; there are {', '.join(self.activations)}.")
         activation = self.activations[name]
         if self.image_of_row != tuple(range(activation.shape[0])):
             activation = activation[indices_on(self.image_of_row, activation.device)]
-        return activation, self.gradients[name]
+        rows = {"activation": activation, "score": self.scores}
+        if self.gradients:
+            rows["gradient"] = self.gradients[name]
+        return tuple(map(rows.__getitem__, reads))
+
+    def _activation_and_gradient(self, block: str | None, what: str) -> Iterator[Tensor]:
+        """Both of a block, the last by default, (R,C,h,w) in float32 or wider; `what` they are for, for the error."""
+        if not self.gradients:
+            raise _no_gradients(what)
+        return map(at_least_float32, self._rows_at(block or self.blocks[-1], ("activation", "gradient")))
 
     def _maps_over_views(self, method: str, names: Sequence[str], how: fuse.Fusion) -> BlockMaps:
-        """Block by block, the maps of all views averaged before the blocks are fused.
+        """The maps of every block averaged over all views, and then fused over the blocks.
 
-        A mirrored view is mirrored back at the block's own size. A map is flat only if it is flat in every view.
+        The map of a mirrored view is mirrored back before it is resized. A block's map counts as flat only if it is
+        flat in every view.
         """
         size, blocks, spans = self.provenance.size, [], []
         for name in names:
@@ -292,8 +311,8 @@ class Trace:
             found += trace.checks
         flat = Check(made.any_flat, partial(_say_flat, method, names, made.spans), fatal=False)
         found = found.with_check(flat, device)
-        if method == "grad_cam":
-            found = found.with_check(self._check_hidden(), device)
+        if METHODS[method].hides_evidence:
+            found = found.with_check(self._check_hidden(method), device)
         about = {
             **self.provenance.about,
             "method": method,
@@ -318,18 +337,20 @@ class Trace:
 
     def sums(self, block: str | None = None) -> Sums:
         """Channel sums of activations and of positive and negative gradients at a block, the last by default."""
-        activation, gradient = map(at_least_float32, self._rows_at(block or self.blocks[-1]))
+        activation, gradient = self._activation_and_gradient(block, "sums")
         return Sums(activation.relu().sum(1), gradient.relu().sum(1), (-gradient).relu().sum(1))
 
     def evidence(self, block: str | None = None) -> Evidence:
         """What Grad-CAM adds up at a block, split by sign, and the pixels it hides (Eq. 4)."""
         with torch.no_grad(), without_autocast(self.scores):
-            positive, negative = methods.evidence(*map(at_least_float32, self._rows_at(block or self.blocks[-1])))
+            positive, negative = methods.evidence(*self._activation_and_gradient(block, "evidence"))
         return Evidence(positive, negative, negative.abs() >= positive)
 
-    def _check_hidden(self) -> Check:
+    def _check_hidden(self, method: str) -> Check:
         share = self.evidence().hidden_share
-        return Check((share > HIDDEN_SHARE).any, partial(_say_hidden, share, self.blocks[-1]), fatal=False)
+        return Check(
+            (share > HIDDEN_SHARE).any, partial(_say_hidden, METHODS[method].title, share, self.blocks[-1]), fatal=False
+        )
 
     # Classes
 
@@ -360,6 +381,8 @@ class Trace:
 
     def retarget(self, target: Any) -> Trace:
         """The same forward, other classes: only a short backward runs."""
+        if not self.gradients:
+            raise _no_gradients("retarget")
         if self.record is None or self.values is None or self.output is None:
             raise GamlensError("This trace was released, or its score is not a class score: trace the images again.")
         first = Trace.from_record(self.record, self.values, target, self.provenance, output=self.output)
@@ -368,7 +391,7 @@ class Trace:
         )
 
     def resolved_targets(self) -> ResolvedTargets:
-        """The targets of all rows, as `retarget` takes them, without waiting for a device."""
+        """The targets of all rows in the form that `retarget` takes, found without waiting for the device."""
         seen: Counter[int] = Counter()
         turns = []
         for image in self.image_of_row:
@@ -377,11 +400,11 @@ class Trace:
         return ResolvedTargets(self.image_of_row, self.targets, tuple(turns))
 
     def with_views(self, views: Sequence[tuple[Trace, bool]]) -> Trace:
-        """The same with further views of its images, each with whether it is mirrored."""
+        """The same Trace with further views of its images, each with whether it is mirrored."""
         return replace(self, views=tuple(views)) if views else self
 
     def release(self) -> Trace:
-        """The same without its graph: less memory, no `retarget`."""
+        """The same Trace without its graph: it takes less memory, and `retarget` no longer works."""
         views = tuple((trace.release(), mirrored) for trace, mirrored in self.views)
         return replace(self, record=None, values=None, views=views)
 
@@ -395,9 +418,16 @@ def _say_flat(method: str, names: Sequence[str], spans: Tensor) -> str:
     return f"{method}: a map is flat or not finite and was set to zeros (block {where})."
 
 
-def _say_hidden(share: Tensor, block: str) -> str:
+def _no_gradients(what: str) -> GamlensError:
+    return GamlensError(
+        f"This trace was made for a method that needs no gradient, so it has none for {what}: trace again without "
+        "method=."
+    )
+
+
+def _say_hidden(title: str, share: Tensor, block: str) -> str:
     return (
-        f"Grad-CAM hides most of the positive evidence ({100 * float(share.max()):.0f} % in row "
+        f"{title} hides most of the positive evidence ({100 * float(share.max()):.0f} % in row "
         f"{int(share.argmax())}) under negative gradients at block {block!r} (Eq. 4): look at .evidence(), or use "
         "method='gam'."
     )

@@ -13,7 +13,7 @@ from gamlens import GamlensError, Lens, Transform
 from gamlens.cli import app
 from gamlens.data import load
 from gamlens.evaluation import measure, results
-from gamlens.evaluation.ablation import BLOCK_METHODS, Plan, measures, table, write
+from gamlens.evaluation.ablation import Plan, measures, table, write
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol, units
 from gamlens.evaluation.runs import evaluate_run
@@ -156,7 +156,7 @@ def test_command(root, tmp_path):
     wrong = CliRunner().invoke(app, [*at, "-n", "9"])
     assert "n=9 blocks were asked for" in " ".join(wrong.stderr.split())
     assert "Example:" in CliRunner().invoke(app, ["ablate", "--help"]).stdout
-    assert len(BLOCK_METHODS) >= 7
+    assert len(Plan().methods) >= 7
 
 
 def test_an_item_that_fails_in_the_model_is_an_error_row(lens, root, monkeypatch):

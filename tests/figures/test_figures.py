@@ -242,8 +242,8 @@ def test_strips_of_any_maps() -> None:
 @pytest.mark.parametrize(
     ("name", "count", "options", "message"),
     [
-        ("classes", 0, {}, "takes 1 image or more and 0 came"),
-        ("cosine", 1, {}, "takes 2 images or more and 1 came"),
+        ("classes", 0, {}, "takes 1 image or more; found 0"),
+        ("cosine", 1, {}, "takes 2 images or more; found 1"),
         ("cosine", 3, {}, "two by two; found 3"),
         ("overview", 4, {}, "takes 3 images, one to classify and a pair; found 4"),
         ("locali", 1, {}, "no figure 'locali': did you mean 'localization'"),

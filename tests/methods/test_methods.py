@@ -13,21 +13,22 @@ from hypothesis import strategies as st
 from gamlens import methods
 from gamlens.errors import GamlensError
 from gamlens.fuse import min_max
-from gamlens.methods import METHODS
+from gamlens.methods import METHODS, Method
 
 SHAPES = [(2, 3, 5, 7), (3, 4, 3, 1), (2, 1, 1, 1), (2, 6, 4, 9)]
-EXACT = [name for name in METHODS if name != "grad_cam_pp_literal"]
-LINEAR = ["gam", "grad_cam", "layer_cam", "hires_cam", "xgrad_cam"]
+STABLE = [name for name, entry in METHODS.items() if entry.stable]
+SCALING = [name for name, entry in METHODS.items() if entry.scales_with_gradient]
+BLOCK_METHODS = methods.names("block")
 
 
 def inputs(name, shape, *, dtype=torch.float64, seed=0):
-    """Signed tensors for a method: activation, gradient or the other activation, and the score where it is read."""
+    """Signed tensors for a method, as `reads` names them; activations are positive where the score is read."""
     make = torch.Generator().manual_seed(zlib.crc32(repr((name, shape, seed)).encode()))
-    other = (*shape[:2], shape[2] + 1, shape[3] + 2) if METHODS[name].kind == "pair" else shape
-    tensors = [torch.randn(size, generator=make, dtype=dtype) for size in (shape, other)]
-    if METHODS[name].reads_score:
-        tensors = [tensors[0].abs(), tensors[1], torch.randn(shape[:1], generator=make, dtype=dtype)]
-    return tensors
+    other = (*shape[:2], shape[2] + 1, shape[3] + 2)
+    sizes = {"activation": shape, "gradient": shape, "other": other, "score": shape[:1]}
+    reads = METHODS[name].reads
+    tensors = [torch.randn(sizes[what], generator=make, dtype=dtype) for what in reads]
+    return [tensors[0].abs(), *tensors[1:]] if "score" in reads else tensors
 
 
 def twin(name, tensors):
@@ -49,13 +50,54 @@ def test_find_gives_the_entry(name):
     assert methods.find(name) is METHODS[name]
 
 
+def test_methods_by_kind_and_those_of_the_paper():
+    assert sorted(methods.names("block", "pair", "input")) == sorted(METHODS)
+    assert {METHODS[name].kind for name in methods.names("input")} == {"input"}
+    assert sorted(methods.FIGURE_METHODS) == sorted(methods.PAPER_METHODS)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reads"),
+    [
+        (Method(methods.gam, "block"), ("activation", "gradient")),
+        (Method(methods.gam, "block", reads_score=True), ("activation", "gradient", "score")),
+        (Method(methods.gam, "block", needs_gradient=False), ("activation",)),
+        (Method(methods.gam, "block", needs_gradient=False, reads_score=True), ("activation", "score")),
+        (Method(methods.gam, "input"), ("activation", "gradient")),
+        (Method(methods.vdsn, "pair", needs_gradient=False), ("activation", "other")),
+    ],
+)
+def test_what_a_function_is_given(entry, reads):
+    assert entry.reads == reads
+
+
+@pytest.mark.parametrize("name", BLOCK_METHODS)
+def test_hidden_evidence_is_that_of_equation_4(name):
+    """The map of a method that hides evidence is relu(P + N); that of any other is not."""
+    h, g, score = inputs("grad_cam_pp_literal", (2, 4, 5, 6))
+    positive, negative = methods.evidence(h, g)
+    given = {"activation": h, "gradient": g, "score": score}
+    found = METHODS[name].fn(*(given[what] for what in METHODS[name].reads)).double()
+    assert torch.allclose(found, (positive + negative).relu()) == METHODS[name].hides_evidence
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs_gradient])
+def test_a_map_scales_with_its_gradient_where_the_record_says_so(name):
+    h, g, score = inputs("grad_cam_pp_literal", (2, 4, 5, 6))
+    given = {"activation": h, "gradient": g, "score": score}
+    plain, scaled = (
+        METHODS[name].fn(*({**given, "gradient": c * g}[what] for what in METHODS[name].reads)) for c in (1, 3)
+    )
+    assert torch.allclose(scaled, 3 * plain, rtol=1e-4) == METHODS[name].scales_with_gradient
+
+
 def test_find_suggests_a_near_name():
     with pytest.raises(GamlensError, match=r"'gradcam'.*'grad_cam'"):
         methods.find("gradcam")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", STABLE)
 def test_equals_its_twin(name, shape):
     tensors = inputs(name, shape)
     found = METHODS[name].fn(*tensors)
@@ -72,7 +114,7 @@ def test_inputs_stay_and_the_dtype_is_kept(name, dtype):
     for tensor, copy in zip(tensors, before, strict=True):
         torch.testing.assert_close(tensor, copy, rtol=0, atol=0)
     assert found.shape == (2, 5, 7)
-    assert found.dtype == (torch.float32 if name == "grad_cam_pp_literal" else dtype)
+    assert found.dtype == (dtype if METHODS[name].stable else torch.float32)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -86,7 +128,7 @@ def test_a_batch_equals_its_items(name):
     assert not torch.allclose(found[0], found[1])
 
 
-@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("name", SCALING)
 @pytest.mark.parametrize("factor", [1e-3, 2.0, 700.0])
 def test_a_positive_factor_on_the_gradient_scales_the_map_and_leaves_it_normalised(name, factor):
     h, g = inputs(name, (2, 4, 5, 6))
@@ -105,6 +147,11 @@ def test_the_order_of_channels_does_not_matter(name):
     torch.testing.assert_close(METHODS[name].fn(*turned), METHODS[name].fn(*tensors), rtol=1e-5, atol=1e-9)
 
 
+def given_tensors(name, activation, gradient):
+    """Of an activation and a gradient, those that the method reads."""
+    return [{"activation": activation, "gradient": gradient}[what] for what in METHODS[name].reads]
+
+
 @st.composite
 def activations_and_gradients(draw, *, floor=-100.0):
     """Small tensors of either precision with zeros, ties and both signs."""
@@ -120,12 +167,12 @@ def activations_and_gradients(draw, *, floor=-100.0):
     return h.clamp(min=floor), g
 
 
-@pytest.mark.parametrize("name", [name for name in EXACT if METHODS[name].kind == "block"])
+@pytest.mark.parametrize("name", [name for name in BLOCK_METHODS if METHODS[name].stable])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_finite_tensors_give_finite_maps_that_are_not_negative(name, data):
-    h, g = data.draw(activations_and_gradients())
-    found = METHODS[name].fn(h, g)
+    tensors = given_tensors(name, *data.draw(activations_and_gradients()))
+    found = METHODS[name].fn(*tensors)
     assert found.isfinite().all()
     assert (found >= 0).all()
 
@@ -136,9 +183,9 @@ def test_vdsn_of_finite_tensors_is_finite(tensors):
     assert methods.vdsn(*tensors).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["gam", "grad_cam", "layer_cam", "hires_cam"])
+@pytest.mark.parametrize("name", [name for name in BLOCK_METHODS if not METHODS[name].divides])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_equals_its_twin_on_anything(name, data):
-    h, g = (tensor.double() for tensor in data.draw(activations_and_gradients()))
-    np.testing.assert_allclose(METHODS[name].fn(h, g).numpy(), twin(name, [h, g]), rtol=1e-10, atol=1e-10)
+    tensors = given_tensors(name, *(tensor.double() for tensor in data.draw(activations_and_gradients())))
+    np.testing.assert_allclose(METHODS[name].fn(*tensors).numpy(), twin(name, tensors), rtol=1e-10, atol=1e-10)

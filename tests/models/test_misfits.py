@@ -87,7 +87,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "block grammar": (lambda: Lens(nets.small(), blocks=["layer3:input:relu"]), r"Cannot read .*'module:function'"),
     "embedding name": (lambda: Lens(nets.small(), embedding="fc1"), r"no module 'fc1': did you mean 'fc'"),
     "precision": (lambda: Lens(nets.small(), precision="bf8"), r"no precision 'bf8': did you mean 'bf16'"),
-    "transform": (lambda: Lens(nets.small(), transform="stretch"), r"'squash' or 'crop', not 'stretch'"),
+    "transform": (lambda: Lens(nets.small(), transform="stretch"), r"'squash' or 'crop'; found 'stretch'"),
     "transform object": (
         lambda: Lens(nets.small(), transform=3),
         r"'squash', 'crop', a Transform or a callable.*found 3",
@@ -99,7 +99,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "inference mode": (lambda: Lens(in_inference_mode()), r"inside torch\.inference_mode\(\).*build it outside"),
     "tuple block": (
         lambda: Lens(nets.seeded(Branches), blocks=["layer2"]),
-        r"'layer2' gives a tuple.*module inside it",
+        r"'layer2' gives a tuple.*module inside or after it",
     ),
     "block twice": (lambda: Lens(nets.seeded(Branches), blocks=["act"]), r"'act' runs more than once .*runs once"),
     "unused block": (lambda: Lens(nets.seeded(Branches), blocks=["spare"]), r"'spare' did not run.*lens\.blocks"),
@@ -135,7 +135,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "wrong position": (
         lambda: Lens(nets.seeded(nets.Returns, lambda out: (out, 1)), output=5),
-        r"has no 5: it is a tuple of 2",
+        r"has no part 5, since it is a tuple of 2",
     ),
 }
 

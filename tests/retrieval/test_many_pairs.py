@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gamlens import METHODS, GamlensError, GamlensWarning, Lens, PairExplanation
+from gamlens import GamlensError, GamlensWarning, Lens, PairExplanation, methods
 from gamlens.retrieval.embedding_form import LINEAR_FORM, OTHER_FORM, UNIT_FORM
 from gamlens.retrieval.many_pairs import gradient_of
 from gamlens.retrieval.pair_maps import PairMaps
@@ -19,7 +19,6 @@ from gamlens.retrieval.select import score_gradients
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
 X, Y, WIDE = nets.images(2), nets.images(5, seed=1), nets.images(3, (80, 112), seed=2)
-BLOCK_METHODS = [name for name, entry in METHODS.items() if entry.kind == "block"]
 
 
 class Head(nets.Small):
@@ -80,7 +79,7 @@ def same(many: PairExplanation, lens: Lens, x: Tensor, y: Tensor, *, atol: float
 
 @quiet
 @pytest.mark.parametrize("score", ["cosine", "dot"])
-@pytest.mark.parametrize("method", [*BLOCK_METHODS, "vdsn"])
+@pytest.mark.parametrize("method", methods.names("block", "pair"))
 def test_every_method_at_one_block(method: str, score: str) -> None:
     lens = Lens(nets.small())
     many = lens.compare_many(X, lens.remember(WIDE), method=method, score=score, batch_size=4)

@@ -236,8 +236,8 @@ def test_command(folder):
     ("options", "message"),
     [
         (["{at}/none*.png"], "Nothing matches"),
-        (["{at}/0.png"], "there is 1 image or pair: give at least two"),
-        (["{at}/0.png", "{at}/1.png", "--pairs"], "there is 1 image or pair"),
+        (["{at}/0.png"], "there is only 1: give at least two"),
+        (["{at}/0.png", "{at}/1.png", "--pairs"], "there is only 1"),
         (["{at}/0.png", "{at}/1.png", "{at}/2.png", "--pairs"], "two by two; found 3"),
         (["{at}/*.png", "--target", "9"], "There is no class 9: the model has 5"),
         (["{at}/*.png", "--methods", "gamm"], "did you mean 'gam'"),

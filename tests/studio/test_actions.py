@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from studio_kit import LABELS, noise, small_lens
 
-from gamlens import METHODS, Lens
+from gamlens import Lens, methods
 from gamlens.render import COLORMAPS
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import OUTLINES, VIEWS, Controls
@@ -36,7 +36,7 @@ def sources(stage: str) -> list[str]:
 
 def turned(blocks: tuple[str, ...]) -> list[Controls]:
     """Controls that differ from the usual ones in one thing each."""
-    names = [name for name, method in METHODS.items() if method.kind == "block"]
+    names = methods.names("block")
     found = [replace(USUAL, method=name) for name in names if name not in ("gam", "layer_cam")]
     found += [replace(USUAL, n=n) for n in range(1, len(blocks) + 1) if n != USUAL.n]
     found += [replace(USUAL, block=name) for name in blocks]

@@ -80,7 +80,10 @@ def test_serves_no_file_but_its_own(tiny: Studio, tmp_path: Path) -> None:
         assert http.get(f"gradio_api/file={tiny.folder}/../../../etc/passwd").status_code in (403, 404)
         for address in ("https://example.org/x.png", "http://127.0.0.1:1/x"):
             answer = http.get(f"gradio_api/file={address}")
-            assert (answer.status_code, answer.text) == (403, "Not here: this studio is for its own page alone.")
+            assert (answer.status_code, answer.text) == (
+                403,
+                "Refused: this studio answers only requests of its own page.",
+            )
         for page in ("docs", "openapi.json", "redoc"):
             assert "swagger" not in http.get(page).text.lower()
 

@@ -27,7 +27,7 @@ def test_photo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("text.jpg", b"no image", "Cannot read 'text.jpg' as an image.*A JPEG, PNG"),
+        ("text.jpg", b"no image", "Cannot read 'text.jpg' as an image.*Give a JPEG, PNG"),
         ("empty.png", b"", r"'empty.png' is empty"),
         ("page.html", b"<script>alert(1)</script>", "Cannot read 'page.html'"),
     ],

@@ -33,8 +33,10 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
         keep_graph: Whether the graph is kept for a later backward.
 
     Returns:
-        For each record, {block: gradient (B,C,h,w)}.
+        For each record, {block: gradient (B,C,h,w)}; {} for records without a graph (all of them, or none).
     """
+    if not records[0].has_graph:
+        return [{} for _ in records]
     if not score.requires_grad:
         raise GamlensError(
             "The score does not depend on the wanted blocks in a way that has a gradient: look for torch.no_grad() or "
@@ -95,8 +97,10 @@ def batched_gradients(
         most: How many rows share one batched backward at most.
 
     Returns:
-        {block: (T,B,C,h,w)}.
+        {block: (T,B,C,h,w)}; {} where the record has no graph.
     """
+    if not record.has_graph:
+        return {}
     turns, images = vectors.shape[:2]
     step = max(1, most // images)
     half = any(block.dtype == torch.float16 for block in record.blocks.values())

@@ -1,7 +1,8 @@
 """One forward that keeps the wanted blocks, with a graph only where it is needed.
 
-The trunk runs without a graph. At the first wanted block the output is detached and asks for a gradient, and only
-what follows is recorded, so memory and time are those of the part behind that block. The model is left as it was.
+The part of the network before the first wanted block runs without a graph. The block is detached and set to require a
+gradient, so that autograd records only what follows: memory and time are those of that part. Where no gradient is
+needed, nothing is recorded at all. The model is left as it was.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class ForwardRecord:
-    """What one forward of B images left behind, still in the graph.
+    """What one forward of B images left behind: tensors in a graph, or outside of any where `has_graph` is False.
 
     Attributes:
         guard: Holds the network that ran.
-        output: What it returned.
-        blocks: The wanted blocks by name, in the order they ran and as the network lays them out.
+        output: What the network returned.
+        blocks: The wanted blocks by name, in the order in which they ran. Each is laid out as in the network, such as
+            tokens (B,N,C); `activations` has them as (B,C,h,w).
         embedding: The embedding of each image, where it was asked for.
-        grids: Where the tokens lie, for blocks of tokens.
+        grids: For blocks of tokens, where in the image each token lies.
         checks: What may be wrong with the blocks.
+        has_graph: Whether a backward can run from the output and the embedding to the blocks.
         backward_context: Makes the context that a backward through this record runs under.
         make_maps: Makes maps from activations and gradients: `fuse.make_maps`, or a compiled version of it.
         method: The method of kind "input" that the pixels were kept for.
@@ -48,13 +51,14 @@ class ForwardRecord:
     embedding: Tensor | None
     grids: Mapping[str, TokenGrid] = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
+    has_graph: bool = True
     backward_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     make_maps: fuse.MapMaker = fuse.make_maps
     method: Any = None
 
     @cached_property
     def activations(self) -> dict[str, Tensor]:
-        """The blocks out of the graph, (B,C,h,w) each."""
+        """The blocks outside of the graph, (B,C,h,w) each."""
         found = {}
         for name, block in self.blocks.items():
             found[name] = as_map(name, block.detach(), self.grids)
@@ -67,27 +71,30 @@ class ForwardRecord:
         return self.embedding
 
     def without_graph(self) -> ForwardRecord:
-        """The same activations, without what a backward would need."""
+        """A record of the same blocks, without the output, the embedding and the graph."""
         blocks = {name: block.detach() for name, block in self.blocks.items()}
-        return ForwardRecord(guard=self.guard, output=None, blocks=blocks, embedding=None, grids=self.grids)
+        return ForwardRecord(
+            guard=self.guard, output=None, blocks=blocks, embedding=None, grids=self.grids, has_graph=False
+        )
 
 
 class ActivationStore:
-    """Keeps blocks and the embedding as a TensorTap finds them, and starts the graph at the first block."""
+    """Keeps blocks and the embedding as a TensorTap finds them. With `graph`, autograd records from the first block."""
 
     def __init__(
         self,
         points: Sequence[LayerPoint],
         embedding_point: LayerPoint | None = None,
         grids: Mapping[str, TokenGrid] | None = None,
+        graph: bool = True,
     ) -> None:
-        self.points, self.embedding_point, self.grids = points, embedding_point, grids or {}
+        self.points, self.embedding_point, self.grids, self.graph = points, embedding_point, grids or {}, graph
         self.wanted = [*points, embedding_point] if embedding_point is not None else [*points]
         self.blocks: dict[str, Tensor] = {}
         self.embedding: Tensor | None = None
 
     def take(self, point: LayerPoint, tensor: Tensor) -> Tensor:
-        """Keep the tensor; the network goes on with a copy, so that work in place cannot reach what was kept."""
+        """Keep the tensor. The network goes on with a copy, so that a layer that works in place cannot change it."""
         if point == self.embedding_point and self.embedding is not None:
             raise GamlensError(f"The embedding layer {point.name!r} ran twice in one forward: name another one.")
         if point not in self.points:
@@ -99,8 +106,11 @@ class ActivationStore:
                 "name a block that runs once, or call the shared part by itself."
             )
         check_shape(point.name, tensor, self.grids.get(point.name))
-        torch.set_grad_enabled(True)  # the hook runs inside the forward: all that follows this block is recorded
-        kept = tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)
+        if self.graph:
+            torch.set_grad_enabled(True)  # the hook runs inside the forward: all that follows this block is recorded
+            kept = tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)
+        else:
+            kept = tensor.detach()
         self.blocks[point.name] = kept
         copy = kept.clone()
         if point == self.embedding_point:
@@ -108,7 +118,7 @@ class ActivationStore:
         return copy
 
     def check_complete(self) -> None:
-        """Every wanted tensor was found, or an error says which one was not."""
+        """Raise an error that names the first wanted tensor that was not found, if there is one."""
         for point in self.points:
             if point.name not in self.blocks:
                 raise GamlensError(
@@ -129,18 +139,20 @@ def run_forward(
     precision: torch.dtype | None = None,
     during: AbstractContextManager[Any] | None = None,
     grids: Mapping[str, TokenGrid] | None = None,
+    graph: bool = True,
 ) -> ForwardRecord:
-    """Run a model once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output, in the graph.
+    """Run a model once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output.
 
     Args:
         guard: Holds the model.
         points: Which blocks are kept.
         embedding: Which tensor is the embedding, if it is wanted.
-        precision: The type that autocast computes in; None runs the model as it is.
+        precision: The type that autocast computes in. None runs the model without autocast.
         during: A context for the forward, which may change how gradients come back.
-        grids: For blocks of tokens, where the tokens lie.
+        grids: For blocks of tokens, where in the image each token lies.
+        graph: Whether what follows the first block is recorded for a backward. Without points, nothing is.
     """
-    store = ActivationStore(points, embedding, grids)
+    store = ActivationStore(points, embedding, grids, graph)
     with guard.hold(), TensorTap(guard.model, store.wanted, store.take).attached():
         batch = batch.clone() if batch.is_inference() else batch
         amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
@@ -153,11 +165,18 @@ def run_forward(
             what = f"a batch of shape {tuple(batch.shape)}, {batch.dtype}, {batch.device}"
             raise forward_error(what, error) from error
     store.check_complete()
-    return ForwardRecord(guard=guard, output=output, blocks=store.blocks, embedding=store.embedding, grids=store.grids)
+    return ForwardRecord(
+        guard=guard,
+        output=output,
+        blocks=store.blocks,
+        embedding=store.embedding,
+        grids=store.grids,
+        has_graph=graph,
+    )
 
 
 def check_shape(name: str, tensor: Tensor, grid: TokenGrid | None) -> None:
-    """A block is a map (B,C,h,w), or tokens (B,N,C) whose places are known."""
+    """Raise an error unless a block is (B,C,h,w), or tokens (B,N,C) where `grid` says where they lie."""
     fits = tensor.ndim == 4 if grid is None else tensor.ndim > 2 and tensor[0, ..., 0].numel() == grid.count
     if not fits or not tensor.is_floating_point():
         what = "(B,C,h,w)" if grid is None else f"(B,{grid.count},C)"
@@ -168,16 +187,19 @@ def check_shape(name: str, tensor: Tensor, grid: TokenGrid | None) -> None:
 
 
 def as_map(name: str, tensor: Tensor, grids: Mapping[str, TokenGrid]) -> Tensor:
-    """(B,C,h,w) from tokens that have a grid, or from (B,h,w,C) where the block's name says so."""
+    """A block or its gradient as (B,C,h,w): from tokens (B,N,C) with a grid, or (B,h,w,C) where the name says so."""
     if name in grids:
         return grids[name].image(tensor)
     return tensor.permute(0, 3, 1, 2) if name.endswith(f":{NHWC}") else tensor
 
 
 def last_layers(layers: Sequence[T], n: int | None) -> tuple[T, ...]:
-    """The last n layers, all where n is None. An error says how many there are; of one layer, n = 2 takes that one."""
+    """The last n layers; all of them where n is None. If n is too large, an error says how many there are.
+
+    n = 2 is the default of many calls, so it gives the only layer of a network that has a single one.
+    """
     n = len(layers) if n is None else int(n) if isinstance(n, np.integer) else n
-    if n == 2 and len(layers) == 1:  # the usual n, on a network with a single block
+    if n == 2 and len(layers) == 1:
         return tuple(layers)
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):
         raise GamlensError(

@@ -1,4 +1,4 @@
-"""The command line: parse, one call, show."""
+"""The command line. Every command parses its options, calls the library once and shows the result."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ ORDER = "classify compare blocks demo search evaluate table subset figure report
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
         say(f"gamlens {__version__}")
         raise typer.Exit

@@ -1,5 +1,6 @@
-"""What the commands share: how they are added, what they print, how far they are, errors for people, a Lens."""
+"""What all commands share: registration, printing, progress bars, error lines, and building a Lens from options."""
 
+import inspect
 import json
 import time
 import warnings
@@ -23,7 +24,7 @@ err_console = Console(stderr=True)
 SECONDS_BETWEEN_LINES = 60.0
 app = typer.Typer(
     name="gamlens",
-    help="Why does a vision model think so? Saliency for classes and for pairs of images.",
+    help="Explain the decisions of a vision model: saliency maps for classes and for pairs of images.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -31,17 +32,25 @@ app = typer.Typer(
 
 
 def command(example: str, *, of: typer.Typer = app, resumes: bool = False) -> Callable[..., Callable[..., None]]:
-    """Add a function to the commands of `of`: errors are shown as lines, and its help ends with the example."""
+    """Make a function a command of `of`, named after the function.
+
+    Args:
+        example: Arguments of an example call, without `gamlens`; it is shown at the end of the command's help.
+        of: The app, or group of commands, that the command is added to.
+        resumes: Whether the command, when it is stopped and started again, continues where it stopped.
+    """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        epilog = f"Example:  gamlens {example}"
-        return of.command(function.__name__, epilog=epilog)(errors_as_lines(resumes=resumes)(function))
+        paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+        text = "\n\n".join(" ".join(part.split()) for part in paragraphs)  # typer would keep the line breaks
+        made = of.command(function.__name__, help=text, epilog=f"Example:  gamlens {example}")
+        return made(errors_as_lines(resumes=resumes)(function))
 
     return add
 
 
 def say(text: str | Text) -> None:
-    """Print one line on standard output as it is: no markup, no wrapping."""
+    """Print one line on standard output literally, without rich markup and without wrapping."""
     out_console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
 
 
@@ -58,7 +67,7 @@ def say_table(header: Sequence[str | Column], lines: Iterable[Sequence[str]], **
 
 
 def tell(kind: str, message: str, style: str) -> None:
-    """Print one line for people on standard error, the message as it is."""
+    """Print `kind` in the given style, then the message literally, as one line on standard error."""
     err_console.print(Text.assemble((kind, style), "  ", message), highlight=False, soft_wrap=True)
 
 
@@ -67,16 +76,17 @@ def note(message: str) -> None:
 
 
 def exit_with_failures(message: str) -> NoReturn:
-    """End a command that did its work but could not do all of it."""
+    """Print a message on standard error and exit with code 1, after a command that could do only part of its work."""
     err_console.print(Text(message), soft_wrap=True)
     raise typer.Exit(1)
 
 
 @contextmanager
 def errors_as_lines(*, resumes: bool = False) -> Iterator[None]:
-    """Show errors and warnings of gamlens as one line each; any other exception is a defect and shows its traceback.
+    """Print every GamlensError and GamlensWarning as one line. Any other exception is a bug and keeps its traceback.
 
-    `resumes` says that the command, stopped by Ctrl-C and started again, goes on where it was.
+    Args:
+        resumes: Whether the command continues where it stopped when it is started again; Ctrl-C prints which.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("always", GamlensWarning)
@@ -94,13 +104,17 @@ def errors_as_lines(*, resumes: bool = False) -> Iterator[None]:
             tell("error", str(error), "bold red")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            kept = "what is finished is kept; the same command goes on from there."
-            tell("stopped", kept if resumes else "nothing of this is kept; the same command starts over.", "yellow")
+            kept = "finished results are kept; run the same command again to continue."
+            tell(
+                "stopped",
+                kept if resumes else "no results were kept; the same command starts from the beginning.",
+                "yellow",
+            )
             raise typer.Exit(130) from error
 
 
 class TerminalProgress(Progress):
-    """A bar on standard error; nothing is shown where that is no terminal, or with `quiet`."""
+    """A progress bar on standard error. It is hidden with `quiet`, and where standard error is not a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         columns = "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
@@ -110,17 +124,17 @@ class TerminalProgress(Progress):
 
 @contextmanager
 def steps(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """A bar for a known number of steps: call it with the name of each step as the step begins."""
+    """Show a progress bar for `total` steps; yields a function to call with the name of each step as it begins."""
     with TerminalProgress(quiet=quiet) as bar:
         task = bar.add_task(what, total=total)
         yield lambda name: bar.update(task, description=name, advance=1)
 
 
 class ItemProgress(TerminalProgress):
-    """A bar for many items: call it with the number of items and of errors so far.
+    """A progress bar for many items. Call it with the number of finished items and of errors so far.
 
-    It shows the rate, the time left and the errors. Where standard error is no terminal, it prints them as a line
-    every minute.
+    It shows the rate, the time left and the errors. Where standard error is not a terminal, it prints these as one
+    line per minute instead.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -134,7 +148,7 @@ class ItemProgress(TerminalProgress):
         if self.first is None:
             self.first, self.began = items, time.monotonic()
             if 1 < items < self.total:
-                note(f"going on after {items} of {self.total} items")
+                note(f"continuing after {items} of {self.total} items")
         line = self.line(items, errors)
         self.update(self.task, completed=items, description=line)
         if not err_console.is_terminal and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
@@ -142,14 +156,14 @@ class ItemProgress(TerminalProgress):
             err_console.print(f"{items} of {self.total} items, {line}", highlight=False, soft_wrap=True)
 
     def line(self, items: int, errors: int) -> str:
-        """`localization: 12.3 items a second, 1:05:00 left, 2 errors`."""
+        """A status such as `localization: 12.3 items per second, 1:05:00 left, 2 errors`."""
         seconds = time.monotonic() - self.began
         done = items - (self.first or 0)
         parts = []
         if done and seconds > 0:
             left = round((self.total - items) * seconds / done)
             clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-            parts = [f"{done / seconds:.1f} items a second", f"{clock} left"]
+            parts = [f"{done / seconds:.1f} items per second", f"{clock} left"]
         if errors:
             parts.append(f"{errors} errors")
         return f"{self.what}: {', '.join(parts)}" if parts else self.what
@@ -158,12 +172,15 @@ class ItemProgress(TerminalProgress):
 def make_lens(
     model: str, weights: str | None, blocks: str | None, device: str | None, *, embedding: str | None = None
 ) -> Lens:
-    """A Lens from command line options; `file.py:build` gives a model of the user's, or a whole Lens."""
+    """Build a Lens from command line options. A `model` of the form `file.py:build` may return a module or a Lens."""
     names = [name.strip() for name in blocks.split(",")] if blocks else None
     built = from_file(model) if ".py:" in model else model
     if isinstance(built, Lens):
         if weights or names or embedding or device:
-            raise GamlensError(f"{model!r} gives a Lens, which has its own weights, blocks, embedding and device.")
+            raise GamlensError(
+                f"{model!r} returns a Lens, which already has weights, blocks, embedding and device: leave out "
+                "--weights, --blocks, --embedding and --device, or set them in that file."
+            )
         return built
     return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
 
@@ -171,7 +188,10 @@ def make_lens(
 def lens_maker(
     model: str, weights: str | None, blocks: str | None, device: str | None, *, embedding: str | None = None
 ) -> Callable[[], Lens]:
-    """`make_lens` to be called later, in any process: the files of the model and of its weights have absolute paths."""
+    """Return a function that calls `make_lens` with these options later, in this process or another.
+
+    Paths of model and weight files are made absolute, because another process may have another working directory.
+    """
     file, colon, name = model.rpartition(":")
     model = f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
     weights = str(Path(weights).absolute()) if weights and Path(weights).is_file() else weights

@@ -1,4 +1,4 @@
-"""The commands that measure: evaluate, subset, ablate."""
+"""The commands `evaluate`, `subset` and `ablate`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +18,7 @@ from gamlens.evaluation import ablation, measure, results, tables
 from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
+from gamlens.methods import PAPER_METHODS, names
 
 MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     "subset",
@@ -29,7 +30,7 @@ MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
         "hold-out": lambda dataset, seed, masks: datasets.hold_out(dataset),
     },
 )
-ABLATED_METHODS = ",".join(ablation.BLOCK_METHODS)
+EVALUATED_METHODS, ABLATED_METHODS = ",".join(PAPER_METHODS), ",".join(names("block"))
 
 
 def _choice(name: str, what: str) -> str:
@@ -38,9 +39,19 @@ def _choice(name: str, what: str) -> str:
 
 @command("evaluate localization --data ilsvrc --root ILSVRC --model resnet50 --n 1,2 --out runs/loc", resumes=True)
 def evaluate(
-    kind: Annotated[str, Argument(help=", ".join(protocols.KINDS), show_default=False)],
+    kind: Annotated[
+        str,
+        Argument(
+            help=f"What to measure: {', '.join(protocols.KINDS)}. 'objective' measures ADP (average drop) and PIC "
+            "(increase in confidence): how the model's confidence changes when it sees the image only where the map "
+            "is bright.",
+            show_default=False,
+        ),
+    ],
     root: options.DatasetRoot,
-    out: Annotated[str, Option("--out", "-o", help="Folder of the run, or s3://..., gs://...", show_default=False)],
+    out: Annotated[
+        str, Option("--out", "-o", help="The folder of the run, or a URI: s3://..., gs://...", show_default=False)
+    ],
     data: options.DatasetName = "ilsvrc",
     split: options.DatasetSplit = None,
     model: options.ModelName = options.DEFAULT_MODEL,
@@ -48,33 +59,73 @@ def evaluate(
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
     task: Annotated[str, Option(help=_choice("task", "What is explained"))] = "classification",
-    methods: options.MethodNames = "gam,grad_cam_pp,grad_cam",
-    n: Annotated[str, Option("--n", "-n", help="Numbers of blocks, comma separated.")] = "1,2",
-    subset: Annotated[str, Option(help=_choice("subset", "All items, or small objects (percentile)"))] = "all",
-    input: Annotated[str, Option(help=_choice("input", "How an image becomes the input"))] = "squash",
-    fill: Annotated[str, Option(help=_choice("fill", "What hidden pixels become"))] = "black",
-    masked: Annotated[str, Option(help=_choice("masked", "Pairs: which images are masked"))] = "one",
-    box_: Annotated[str, Option("--box", help=_choice("box", "The predicted box"))] = "all",
-    pairs_: Annotated[str, Option("--pairs", help=_choice("pairs", "How pairs are chosen"))] = "drawn",
-    seed: Annotated[int, Option(help="Of the drawn pairs.")] = 0,
+    methods: options.EvaluatedMethodNames = EVALUATED_METHODS,
+    n: Annotated[
+        str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated; each is measured.")
+    ] = "1,2",
+    subset: Annotated[
+        str, Option(help=_choice("subset", "Measure all items, or only the percentage with the smallest objects"))
+    ] = "all",
+    input: Annotated[str, Option(help=_choice("input", "How images get the size of the model's input"))] = "squash",
+    fill: Annotated[str, Option(help=_choice("fill", "The colour of hidden pixels (objective)"))] = "black",
+    masked: Annotated[
+        str, Option(help=_choice("masked", "For pairs: hide pixels in one image at a time, or in both (objective)"))
+    ] = "one",
+    box_: Annotated[
+        str,
+        Option(
+            "--box",
+            help=_choice("box", "The predicted box encloses all pixels over the threshold, or their largest region"),
+        ),
+    ] = "all",
+    pairs_: Annotated[
+        str,
+        Option(
+            "--pairs", help=_choice("pairs", "Pairs of a class are drawn at random, or are neighbours by file name")
+        ),
+    ] = "drawn",
+    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
     hold_out_: Annotated[
-        str, Option("--hold-out", help="Every so many items choose thresholds (0: none), or a manifest.")
+        str,
+        Option(
+            "--hold-out",
+            help="Thresholds are chosen on held-out items, which are left out of the results: 10 holds out every tenth "
+            "item, 0 none. Or a manifest file (gamlens subset hold-out).",
+        ),
     ] = "10",
-    items_: Annotated[Path | None, Option("--items", help="A manifest of items or pairs to measure.")] = None,
-    curves: Annotated[int, Option(help="objective: insertion and deletion in so many steps (0: none).")] = 0,
-    views: Annotated[str, Option(help="Further views, such as flip,1.43,2.0.")] = "",
+    items_: Annotated[
+        Path | None,
+        Option("--items", help="A manifest file (gamlens subset) of the items or pairs to measure. By default all."),
+    ] = None,
+    curves: Annotated[
+        int, Option(help="Also measure insertion and deletion curves, in this many steps (objective). 0: none.")
+    ] = 0,
+    views: Annotated[
+        str, Option(help="Average the maps over further views of each image: flip and scales, such as flip,1.43,2.0.")
+    ] = "",
     limit: options.ItemLimit = None,
-    batch: Annotated[int, Option(help="Images per forward.")] = 16,
-    chunk: Annotated[int, Option(help="Items per file: what a broken-off run loses at most.")] = 64,
-    engine: Annotated[str, Option(help="Where it runs: " + ", ".join(ENGINES) + ".")] = "local",
-    address: Annotated[str | None, Option(help="Of a Ray cluster; without it one starts here.")] = None,
-    workers: Annotated[int | None, Option(help="Decoding threads; with ray, models at work.")] = None,
-    fresh: Annotated[bool, Option("--fresh", help="Start over in a folder that holds a run.")] = False,
+    batch: Annotated[int, Option(help="Number of images per forward pass.")] = 16,
+    chunk: Annotated[
+        int, Option(help="Number of items per result file. A stopped run repeats at most this many.")
+    ] = 64,
+    engine: Annotated[
+        str, Option(help="What runs it, this process or a Ray cluster: " + ", ".join(ENGINES) + ".")
+    ] = "local",
+    address: Annotated[
+        str | None, Option(help="The address of a Ray cluster. By default one is started on this machine.")
+    ] = None,
+    workers: Annotated[
+        int | None, Option(help="Number of threads that decode images; with --engine ray, of copies of the model.")
+    ] = None,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Delete the results that --out already holds, and start over.")
+    ] = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Measure saliency maps on data with ground truth: ADP and PIC, box IoU, or segmentation IoU.
+    """Measure how good saliency maps are, on a data set: ADP and PIC, box IoU, or segmentation IoU.
 
-    Stopped at any moment, the same command goes on where it was.
+    A run may be stopped at any time: the same command continues it. `gamlens table` and `gamlens report` show its
+    results.
     """
     every, named = protocols.parse_hold_out(hold_out_)
     protocol = Protocol(
@@ -96,7 +147,7 @@ def evaluate(
 def _items(
     lens: Lens, whole: Dataset, protocol: Protocol, given: dict[str, Manifest | None]
 ) -> tuple[Dataset, list[Unit], dict[str, Any]]:
-    """The data in the model's classes, what of it is measured, and which manifests said so."""
+    """Return the data set with the model's class numbers, the items to measure, and fingerprints of the manifests."""
     dataset = datasets.align(whole, lens.labels) if protocol.task == "classification" else whole
     about = {"manifests": {name: manifest.fingerprint() for name, manifest in given.items() if manifest}}
     own = {name: manifest and datasets.align_manifest(manifest, whole, dataset) for name, manifest in given.items()}
@@ -104,31 +155,42 @@ def _items(
 
 
 def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
-    """The run's table and the items that failed; these make the exit code 1."""
+    """Print the run's table and the first items that failed. If any failed, the exit code is 1."""
     if not done["measured"]:
-        note(f"this run was finished before; nothing was measured again ({out})")
+        note(f"this run was already finished; nothing was measured again ({out})")
     say(f"{done['items']} items in {out}")
     run = results.read(out, only=tables.needed())
     if not random and run.groups:
         show_cells(tables.cells(run))
     if done["errors"]:
         first = [f"  {row['item']}: {row['error']}" for row in run.errors[:5]]
-        exit_with_failures("\n".join((f"{done['errors']} items have errors; their rows say why:", *first)))
+        exit_with_failures("\n".join((f"{done['errors']} items could not be measured:", *first)))
 
 
 @command("subset pairs --root ILSVRC --out pairs.json --seed 3")
 def subset(
-    kind: Annotated[str, Argument(help=", ".join(MANIFESTS), show_default=False)],
+    kind: Annotated[
+        str,
+        Argument(
+            help=f"The kind of subset: {', '.join(MANIFESTS)}. 'small-25' has the 25 % of items with the smallest "
+            "objects.",
+            show_default=False,
+        ),
+    ],
     root: options.DatasetRoot,
-    out: Annotated[Path, Option("--out", "-o", help="The manifest, a JSON file.", show_default=False)],
+    out: Annotated[Path, Option("--out", "-o", help="The manifest to write, a JSON file.", show_default=False)],
     data: options.DatasetName = "ilsvrc",
     split: options.DatasetSplit = None,
-    seed: Annotated[int, Option(help="Of the draw.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
     masks: Annotated[
-        bool | None, Option("--masks/--boxes", help="Small by mask or by box; by box where there are any.")
+        bool | None,
+        Option(
+            "--masks/--boxes",
+            help="Whether masks or boxes say how large an object is. By default boxes, where there are any.",
+        ),
     ] = None,
 ) -> None:
-    """Write down a subset of a data set: pairs, small objects, a hold-out."""
+    """Choose pairs, small objects or a hold-out of a data set, and write them to a manifest file for `evaluate`."""
     make = MANIFESTS[kind]
     dataset = datasets.load(data, root, split=split)
     by_mask = not any(sample.boxes for sample in dataset) if masks is None else masks
@@ -140,23 +202,27 @@ def subset(
 @command("ablate --data ilsvrc --root ILSVRC --model resnet50 --out ablation")
 def ablate(
     root: options.DatasetRoot,
-    data: Annotated[str, Option(help=f"Data set with boxes: {', '.join(datasets.names_with('boxes'))}.")] = "ilsvrc",
+    data: Annotated[
+        str, Option(help=f"The kind of data set; it must have boxes: {', '.join(datasets.names_with('boxes'))}.")
+    ] = "ilsvrc",
     split: options.DatasetSplit = None,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    methods: options.MethodNames = ABLATED_METHODS,
-    n: Annotated[str, Option("--n", "-n", help="Numbers of blocks, comma separated; all by default.")] = "",
-    fusions: Annotated[str, Option(help="How blocks are joined, comma separated.")] = ",".join(protocols.JOINED),
-    block_weights: Annotated[str, Option(help="For the fusion 'weights': one per block, in network order.")] = "",
-    fill: Annotated[str, Option(help="What hidden pixels become: black, mean.")] = "black",
+    methods: options.BlockMethodNames = ABLATED_METHODS,
+    n: Annotated[str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated. By default all.")] = "",
+    fusions: Annotated[str, Option(help="How maps of blocks are fused, comma separated.")] = ",".join(protocols.JOINED),
+    block_weights: Annotated[
+        str, Option(help="Weights for the fusion 'weights', one per block in network order. By default 1,2,3,...")
+    ] = "",
+    fill: Annotated[str, Option(help="The colour of hidden pixels, for ADP and PIC: black, mean.")] = "black",
     confidence: options.Confidence = "logit",
     limit: options.ItemLimit = None,
     batch: options.BatchSize = 16,
     out: options.TablesFolder = Path("gamlens-ablation"),
     device: options.DeviceName = None,
 ) -> None:
-    """How many blocks, and joined how? Every metric of every method against n, by mean, max, product, weights."""
+    """Measure how the number of blocks and their fusion change every metric of each method, on a data set."""
     plan = ablation.Plan(
         parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence
     )
@@ -175,7 +241,7 @@ def ablate(
     written = ablation.write(found, plan, out, about)
     for name in ablation.measures(found):
         say_table(*ablation.table_of(found, plan, name))
-    say(f"{len(written)} files; look at {out / 'ablation.png'}")
+    say(f"{len(written)} files were written; open {out / 'ablation.png'}")
     if failed := sum(bool(row["error"]) for row in rows):
         exit_with_failures(f"{failed} items could not be read and are left out.")
 
@@ -184,4 +250,4 @@ def _floats(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in parse_list(text))
     except ValueError as error:
-        raise GamlensError(f"Weights are numbers, such as 1,2,3,4; found {text!r}.") from error
+        raise GamlensError(f"--block-weights takes numbers, such as 1,2,3,4; found {text!r}.") from error

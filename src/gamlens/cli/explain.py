@@ -1,4 +1,4 @@
-"""The commands that explain: classify, compare, blocks."""
+"""The commands `classify`, `compare` and `blocks`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,25 +15,30 @@ from gamlens.report import classified_files as work
 from gamlens.report.image_files import find_images
 from gamlens.scores import CLASS_SCORES
 
-CLASS_METHODS = [name for name, method in METHODS.items() if method.kind != "pair"]
 
-
-@command("classify photos/ 'more/*.jpg' --target 'tabby' --target lynx --out why", resumes=True)
+@command("classify photos/ 'more/*.jpg' --target tabby --target lynx --out why", resumes=True)
 def classify(
     paths: options.ImagePaths,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    target: Annotated[list[str] | None, Option("--target", "-t", help="Class name or number; repeat it.")] = None,
-    method: Annotated[str, Option(help="Method: " + ", ".join(CLASS_METHODS) + ".")] = "gam",
+    target: Annotated[
+        list[str] | None,
+        Option(
+            "--target",
+            "-t",
+            help="A class to explain, by name or number; repeat the option for several. By default the top class.",
+        ),
+    ] = None,
+    method: options.ClassMethodName = "gam",
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
-    score: Annotated[str, Option(help="What is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
+    score: Annotated[str, Option(help="The class score that is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Why this class? Explain images, one class or several each, the top class by default."""
+    """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name."""
     found = find_images(paths, skip=out)
     lens = make_lens(model, weights, blocks, device)
     wanted: list[str | int] | None = list(target) if target else None
@@ -57,17 +62,23 @@ def classify(
     else:
         _show_classes(results)
         if failed < len(results):
-            say(f"Pictures, maps and JSON are in {out}; look at {index}")
+            say(f"Pictures, maps and JSON are in {out}; open {index}")
     if failed:
         exit_with_failures(f"{failed} of {len(results)} files could not be explained.")
 
 
 @command("compare cheetah.jpg lion.jpg --score dot --method gam -n 2")
 def compare(
-    a: Annotated[str, Argument(help="An image.", show_default=False)],
-    b: Annotated[str | None, Argument(help="Another image; none with --text.", show_default=False)] = None,
+    a: Annotated[str, Argument(help="The first image file.", show_default=False)],
+    b: Annotated[
+        str | None, Argument(help="The second image file; leave it out with --text.", show_default=False)
+    ] = None,
     text: Annotated[
-        list[str] | None, Option(help="A caption to compare the image with, for CLIP and its like; repeat it.")
+        list[str] | None,
+        Option(
+            help="A caption to compare the image with; repeat the option for several. Needs a model with a text "
+            "encoder, such as CLIP."
+        ),
     ] = None,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
@@ -81,9 +92,11 @@ def compare(
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Why similar? Explain the similarity of two images on both of them, or of an image and captions (--text)."""
+    """Show on two images why a model finds them similar; or, with --text, which pixels of an image match captions."""
     if (b is None) == (not text):
-        raise GamlensError("Give two images, or one image and --text 'a caption': gamlens compare A B, A --text T.")
+        raise GamlensError(
+            "Give two images (gamlens compare A B), or one image and a caption (gamlens compare A --text T)."
+        )
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     result: Explanation | PairExplanation
     if b is None:
@@ -104,7 +117,7 @@ def compare(
         return
     for other, value, _ in rows:
         say(Text.assemble((f"{score} {value:.4f}", "bold"), f"  {Path(a).name}  ~  {other}"))
-    say(f"One map per caption: {place}" if b is None else f"Both maps: {written[-1]}")
+    say(f"The maps, one per caption, are in {place}" if b is None else f"Both maps are in {written[-1]}")
 
 
 @command("blocks resnet50 --blocks layer3,layer4 --embedding avgpool")

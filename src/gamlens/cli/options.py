@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have: their names, their help, and what they accept."""
+"""The options and arguments that several commands share: their names, their types and their help texts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,40 +8,80 @@ from typer import Argument, Option
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
 from gamlens.fuse import FUSIONS
+from gamlens.methods import Kind, names
 from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
 from gamlens.scores import PAIR_SCORES
 
 MODEL_HELP = (
-    f"{', '.join(MODELS)}; any classifier of torchvision; timm/NAME; hf/ID or hf/FOLDER; or your own: file.py:build."
+    f"The model: {', '.join(MODELS)}; any torchvision classifier by its name; timm/NAME; hf/ID or hf/FOLDER (Hugging "
+    "Face); or file.py:build, a function in a file of yours that returns a module or a Lens."
 )
 DATASET_HELP = ", ".join(f"{name} ({entry.title})" for name, entry in DATASETS.items())
 
+
+def _several(*kinds: Kind, pairs: bool = False) -> str:
+    """The help of an option that takes methods of these kinds, and of kind "pair" where pairs are explained."""
+    known = f"Methods, comma separated: {', '.join(names(*kinds))}"
+    return f"{known}; for pairs also {', '.join(names('pair'))}." if pairs else f"{known}."
+
+
 # The model
 ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
-WeightsFile = Annotated[str | None, Option(help="A .safetensors or .pth file of weights, or 'random'.")]
-BlockNames = Annotated[str | None, Option(help="Blocks by name, comma separated, in place of the found ones.")]
-EmbeddingLayer = Annotated[str | None, Option(help="Pairs: the layer whose output is compared, such as fc1.")]
-DeviceName = Annotated[str | None, Option(help="cpu, cuda, cuda:1, mps ...")]
+WeightsFile = Annotated[
+    str | None,
+    Option(
+        help="The weights: a .safetensors or .pth file, or 'random'. By default the model's own pretrained weights."
+    ),
+]
+BlockNames = Annotated[
+    str | None,
+    Option(
+        help="Names of the blocks to compute maps from, comma separated, in network order. By default they are found "
+        "automatically: see `gamlens blocks MODEL`."
+    ),
+]
+EmbeddingLayer = Annotated[
+    str | None,
+    Option(
+        help="The layer whose output is compared between images, such as fc1. By default it is found automatically: "
+        "see `gamlens blocks MODEL`."
+    ),
+]
+DeviceName = Annotated[
+    str | None, Option(help="Where the model runs: cpu, cuda, cuda:1, mps. By default where it was built: the CPU.")
+]
 
 # What is explained, and how
-ImagePaths = Annotated[list[str], Argument(help="Image files, folders or globs.", show_default=False)]
+ImagePaths = Annotated[
+    list[str], Argument(help="Image files, folders of images, or globs in quotes.", show_default=False)
+]
 MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}.")]
-MethodNames = Annotated[str, Option(help="Methods, comma separated.")]
-BlockCount = Annotated[int, Option("--n", "-n", help="How many of the last blocks to use.")]
-FusionName = Annotated[str, Option(help=f"How blocks are joined: {', '.join(FUSIONS)}.")]
-PairScoreName = Annotated[str, Option(help=f"Similarity of pairs: {', '.join(PAIR_SCORES)}.")]
+ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}.")]
+BlockMethodNames = Annotated[str, Option(help=_several("block"))]
+EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
+ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
+TestedMethodNames = Annotated[str, Option(help=_several("block", "input", pairs=True))]
+BlockCount = Annotated[int, Option("--n", "-n", help="How many of the last blocks to use; their maps are fused.")]
+FusionName = Annotated[str, Option(help=f"How the maps of the blocks are fused into one: {', '.join(FUSIONS)}.")]
+PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
 
 # Data sets and what is measured on them
-DatasetName = Annotated[str, Option(help=f"Data set: {DATASET_HELP}.")]
-DatasetRoot = Annotated[Path, Option(help="The folder of the data set.", show_default=False)]
-DatasetSplit = Annotated[str | None, Option(help="Split of the data set, such as val.")]
-RunFolders = Annotated[list[str], Argument(help="Folders of runs (gamlens evaluate).", show_default=False)]
-ItemLimit = Annotated[int | None, Option(help="Only the first so many items.", min=1)]
-BatchSize = Annotated[int, Option(help="Images per forward.", min=1)]
-Confidence = Annotated[str, Option(help="ADP and PIC of the logit or the probability.")]
+DatasetName = Annotated[str, Option(help=f"The kind of data set: {DATASET_HELP}.")]
+DatasetRoot = Annotated[
+    Path, Option(help="The folder of the data set (with --data table: the table file).", show_default=False)
+]
+DatasetSplit = Annotated[
+    str | None, Option(help="The split of the data set, such as val. The default depends on the kind of data set.")
+]
+RunFolders = Annotated[
+    list[str], Argument(help="Folders of runs, as `gamlens evaluate --out` wrote them.", show_default=False)
+]
+ItemLimit = Annotated[int | None, Option(help="Use only this many items, the first ones. By default all.", min=1)]
+BatchSize = Annotated[int, Option(help="Number of images per forward pass.", min=1)]
+Confidence = Annotated[str, Option(help="Which confidence ADP and PIC are computed from: logit or probability.")]
 
 # Where results go
-MapsFolder = Annotated[Path, Option("--out", "-o", help="Folder for overlays, maps and JSON.")]
-PageFolder = Annotated[Path, Option("--out", "-o", help="Folder for the page and pictures.")]
-TablesFolder = Annotated[Path, Option("--out", "-o", help="Folder for tables, plots and pictures.")]
-JsonOutput = Annotated[bool, Option("--json", help="Print JSON and nothing else on standard output.")]
+MapsFolder = Annotated[Path, Option("--out", "-o", help="Write overlays, maps and JSON files into this folder.")]
+PageFolder = Annotated[Path, Option("--out", "-o", help="Write the page and its pictures into this folder.")]
+TablesFolder = Annotated[Path, Option("--out", "-o", help="Write tables, plots and pictures into this folder.")]
+JsonOutput = Annotated[bool, Option("--json", help="Print the results as JSON on standard output, and nothing else.")]

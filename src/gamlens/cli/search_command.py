@@ -1,4 +1,4 @@
-"""The command that finds similar images and says why."""
+"""The command `search`: find similar images and explain each match."""
 
 import os
 from pathlib import Path
@@ -22,32 +22,47 @@ def search(
     queries: options.ImagePaths,
     places: Annotated[
         list[str],
-        Option("--in", help="Where to search: a folder, files or a glob (repeat it), or a saved gallery, .npz."),
+        Option(
+            "--in",
+            help="Where to search: a folder, a file or a glob (repeat the option for several), or one .npz file that "
+            "--save-gallery wrote.",
+        ),
     ],
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
-    top: Annotated[int, Option(help="How many matches per query.", min=1)] = 5,
+    top: Annotated[int, Option(help="How many matches to show per query.", min=1)] = 5,
     score: options.PairScoreName = "cosine",
     method: options.MethodName = "gam",
     n: Annotated[
-        int, Option("--n", "-n", help="How many of the last blocks. More than 1 runs every match again: slower.")
+        int,
+        Option(
+            "--n",
+            "-n",
+            help="How many of the last blocks to use. More than 1 is slower: every match needs a forward pass again.",
+        ),
     ] = 1,
     fuse: options.FusionName = "mean",
     save_gallery: Annotated[
-        Path | None, Option(help="Keep what was seen of the images (.npz): the next search takes it as --in.")
+        Path | None,
+        Option(help="Save what was computed from the searched images to this .npz file, for --in of later searches."),
     ] = None,
-    with_self: Annotated[bool, Option("--with-self", help="Let the query's own file be a match.")] = False,
-    maps: Annotated[bool, Option("--maps", help="Save every pair's maps and full-size overlays too.")] = False,
+    with_self: Annotated[
+        bool, Option("--with-self", help="Allow the query's own file as a match. By default it is left out.")
+    ] = False,
+    maps: Annotated[bool, Option("--maps", help="Also save the maps and full-size overlays of every match.")] = False,
     out: options.PageFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Which images are most like this one, and why? Both maps of each match. Every image is looked at once."""
+    """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match."""
     how = work.SearchOptions(score, method, n, fuse, top, with_self)
     if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
-        raise GamlensError(f"--save-gallery {save_gallery}: name a .npz file, and a folder to search with --in.")
+        raise GamlensError(
+            f"--save-gallery {save_gallery}: name a .npz file, and images or a folder to search with --in (a saved "
+            "gallery is not saved again)."
+        )
     if out.exists() and not out.is_dir():
         raise GamlensError(f"--out {out} is a file: name a folder.")
     asked = find_images(queries, skip=out)
@@ -69,7 +84,7 @@ def search(
         say_json([answer.record for answer in answers])
     else:
         _show(answers, score)
-        say(f"Pictures are in {out}; look at {index}")
+        say(f"Pictures are in {out}; open {index}")
     if seen.bad:
         note(f"{len(seen.bad)} of {len(asked)} queries could not be read.")
         raise typer.Exit(1)
@@ -86,12 +101,15 @@ def _saved(places: list[str]) -> bool:
 
 
 def _searched(lens: Lens, places: list[str], out: Path, keep: Path | None) -> work.SearchedImages:
-    """A saved gallery, or one made of the images found; what is left out of it is told in one line."""
+    """Load the saved gallery that `places` names, or make a gallery of the images there and save it to `keep`.
+
+    A note names the images that cannot be used.
+    """
     if _saved(places):
         searched = work.recall(lens, places[0])
     else:
         files = find_images(places, skip=out)
-        with ItemProgress("looking", len(files)) as progress:
+        with ItemProgress("embedding", len(files)) as progress:
             searched = work.remember(lens, files, progress)
         if keep is not None:
             searched.images.save(str(keep))

@@ -1,4 +1,4 @@
-"""The commands that make something to look at: table, report, figure, demo, studio."""
+"""The commands `table`, `report`, `figure`, `demo` and `studio`."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,17 +20,21 @@ from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
 from gamlens.studio import launch
 
-FIGURE_HELP = "Which figure:\n\n" + "\n\n".join(f"{name}: {figure.about}" for name, figure in figures.FIGURES.items())
+FIGURE_HELP = "The figure to make:\n\n" + "\n\n".join(
+    f"{name}: {figure.about}" for name, figure in figures.FIGURES.items()
+)
 
 
 @command("table runs/loc runs/adp --confidence probability --out tables")
 def table(
     runs: options.RunFolders,
     confidence: options.Confidence = "logit",
-    first: Annotated[str, Option(help="The method held against the others, item by item.")] = "gam",
-    out: Annotated[Path | None, Option("--out", "-o", help="Write table and paired .md, .csv, .tex.")] = None,
+    first: Annotated[str, Option(help="The method that is compared with each other method, item by item.")] = "gam",
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="Also write the tables into this folder, as .md, .csv and .tex files.")
+    ] = None,
 ) -> None:
-    """The paper's tables from runs: n=1, n=2, improvement, intervals, controls, and the paper's numbers."""
+    """Print tables of evaluation runs as in the paper, with confidence intervals, controls and the paper's numbers."""
     tables.check_confidence(confidence)
     title = f"{METHODS[first].title} against the others, item by item"
     read = [results.read(run, only=tables.needed()) for run in runs]
@@ -38,7 +42,7 @@ def table(
     pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
     if found and not any(cell.method == first for cell in found):
         have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
-        raise GamlensError(f"No run measured {first!r}: give --first one of {have}.")
+        raise GamlensError(f"No run measured the method {first!r}: give --first one of {have}.")
     show_cells(found)
     for said in dict.fromkeys(left_out_note(run.about) for run in read):
         if said:
@@ -58,27 +62,32 @@ def table(
 @command("report runs/loc runs/adp --model resnet50 --out report.html")
 def report(
     runs: options.RunFolders,
-    out: Annotated[Path, Option("--out", "-o", help="The page (.html), or its folder.")] = Path("report.html"),
-    root: Annotated[Path | None, Option(help="Where the data set lies now, if it moved.")] = None,
+    out: Annotated[Path, Option("--out", "-o", help="The .html file to write, or a folder for it.")] = Path(
+        "report.html"
+    ),
+    root: Annotated[Path | None, Option(help="The folder of the data set, if it moved since the run.")] = None,
     split: options.DatasetSplit = None,
-    model: Annotated[str | None, Option("--model", "-m", help="Draw the maps of cases again with it.")] = None,
+    model: Annotated[
+        str | None,
+        Option("--model", "-m", help="The model of the runs. With it the best and worst items are shown with maps."),
+    ] = None,
     weights: options.WeightsFile = None,
     confidence: options.Confidence = "logit",
-    cases: Annotated[int, Option(help="How many best and worst cases.", min=0, max=24)] = 4,
+    cases: Annotated[int, Option(help="How many of the best and of the worst items to show.", min=0, max=24)] = 4,
     device: options.DeviceName = None,
 ) -> None:
-    """One self-contained page from runs: tables, curves, paired scatter, object sizes, cases, errors, protocol."""
+    """Write one HTML page about evaluation runs: tables, curves, paired values, object sizes, cases and errors."""
     names = [Path(folder).name or Path(folder).resolve().name for folder in runs]
     if len(set(names)) < len(names):
         names = list(runs)
     found = [(name, results.read(folder)) for name, folder in zip(names, runs, strict=True)]
     lens = make_lens(model, weights, None, device) if model else None
     if weights and not model:
-        raise GamlensError("--weights belong to a model: name it with --model.")
+        raise GamlensError("--weights was given without a model: name the model with --model.")
     with steps("reporting", len(found)) as step:
         page = work.page(found, work.ReportOptions(root, split, lens, confidence, cases), step=step)
     out = out if out.suffix and not out.is_dir() else out / "report.html"
-    with suppress(OSError):  # what is wrong with the place, writing says
+    with suppress(OSError):  # render.write below reports what is wrong with the folder
         out.parent.mkdir(parents=True, exist_ok=True)
     render.write(page, out)
     say(f"{out}  {out.stat().st_size / 1e6:.1f} MB")
@@ -87,31 +96,58 @@ def report(
 @command("figure cosine cheetah.jpg lion.jpg --model efficientnet_lite0 --out cosine.png")
 def figure(
     name: Annotated[str, Argument(help=FIGURE_HELP, show_default=False)],
-    images: Annotated[list[str] | None, Argument(help="Image files, folders or globs; pairs two by two.")] = None,
+    images: Annotated[
+        list[str] | None,
+        Argument(help="Image files, folders, or globs in quotes; for pairs, two images after one another."),
+    ] = None,
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    target: Annotated[list[str] | None, Option("--target", "-t", help="Class; repeat it: one per image.")] = None,
+    target: Annotated[
+        list[str] | None,
+        Option(
+            "--target",
+            "-t",
+            help="The class to explain, by name or number: given once, or once per image. By default each image's top "
+            "class, or the class of the data set's item.",
+        ),
+    ] = None,
     n: options.BlockCount = 2,
-    others: Annotated[int, Option(help="How many blocks the other methods use.")] = 1,
+    others: Annotated[int, Option(help="How many of the last blocks the methods other than GAM use.")] = 1,
     score: options.PairScoreName = "cosine",
-    threshold: Annotated[float, Option(help="Where a map is cut for boxes and masks.")] = 0.25,
-    data: Annotated[str | None, Option(help=f"In place of images, a data set: {options.DATASET_HELP}.")] = None,
-    root: Annotated[Path | None, Option(help="The folder (or table) of the data set.")] = None,
+    threshold: Annotated[
+        float, Option(help="Boxes and masks are drawn around map values of at least this, from 0 to 1.")
+    ] = 0.25,
+    data: Annotated[
+        str | None, Option(help=f"Take images from a data set of this kind: {options.DATASET_HELP}.")
+    ] = None,
+    root: Annotated[Path | None, Option(help="The folder of the data set (with --data table: the table file).")] = None,
     split: options.DatasetSplit = None,
-    item: Annotated[list[str] | None, Option(help="An item of the data set by name; repeat it.")] = None,
-    count: Annotated[int, Option(help="How many items of the data set.", min=1)] = 4,
-    masks: Annotated[Path | None, Option(help="Folder of true masks, NAME.png for each image.")] = None,
-    out: Annotated[Path | None, Option("--out", "-o", help="The picture: .png, .jpg, .webp, .pdf.")] = None,
-    width: Annotated[float | None, Option(help="Printed width in inches; a column or a page by default.")] = None,
-    dpi: Annotated[int, Option(help="Dots per inch.")] = 200,
-    palette: Annotated[bool, Option("--palette", help="256 colours: a smaller file.")] = False,
+    item: Annotated[
+        list[str] | None, Option(help="Take this item of the data set, by name; repeat the option for several.")
+    ] = None,
+    count: Annotated[int, Option(help="How many items of the data set to take, if none is named.", min=1)] = 4,
+    masks: Annotated[
+        Path | None,
+        Option(help="A folder of true masks: for an image NAME.jpg the file NAME.png, bright on the object."),
+    ] = None,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="The file to write: .png, .jpg, .webp or .pdf. By default NAME.png.")
+    ] = None,
+    width: Annotated[
+        float | None,
+        Option(help="Printed width in inches. By default that of a column (up to four pictures) or a page."),
+    ] = None,
+    dpi: Annotated[int, Option(help="Resolution in dots per inch.")] = 200,
+    palette: Annotated[
+        bool, Option("--palette", help="Reduce the picture to 256 colours, for a smaller file.")
+    ] = False,
     device: options.DeviceName = None,
 ) -> None:
-    """A figure of the paper from your images or a data set, typeset for print."""
+    """Make one of the paper's figures from your images or from a data set, at print size."""
     takes = figures.FIGURES[name].takes
     if bool(data) != bool(root) or (data and images):
-        raise GamlensError("Give image files, or a data set by both --data and --root.")
+        raise GamlensError("Give either image files, or a data set with both --data and --root.")
     if not data and not images:
         raise GamlensError(f"Figure {name!r} has no image: give image files, or --data and --root.")
     lens = make_lens(model, weights, blocks, device)
@@ -131,39 +167,58 @@ def figure(
 
 @command("demo --out demo")
 def demo(out: options.PageFolder = Path("demo")) -> None:
-    """Explain bundled photos with the embedded model: a page to look at, no download."""
+    """Explain example photos with the bundled model and write an HTML page about it. Nothing is downloaded."""
     from gamlens.report import demo as show
 
-    with steps("looking", show.STEPS) as step:
+    with steps("making the page", show.STEPS) as step:
         page = show.run(out, step=step)
     say(f"Open {page}")
 
 
 @command("studio --model efficientnet_lite0 --model my_file.py:build")
 def studio(
-    model: Annotated[list[str] | None, Option("--model", "-m", help=f"Repeat it. {options.MODEL_HELP}")] = None,
-    host: Annotated[str, Option(help="Where to listen; 0.0.0.0 opens the studio to others.")] = "127.0.0.1",
-    port: Annotated[int | None, Option(help="The port; a free one from 7860 on by default.", min=1, max=65535)] = None,
-    auth: Annotated[str | None, Option(help="USER:PASSWORD that visitors must give.", envvar="GAMLENS_AUTH")] = None,
-    browser: Annotated[bool, Option(help="Open the page in the browser.")] = True,
-    visits: Annotated[int, Option(min=1, help="How many visitors' photos are kept in memory at a time.")] = 12,
+    model: Annotated[
+        list[str] | None,
+        Option(
+            "--model",
+            "-m",
+            help=f"{options.MODEL_HELP} Repeat the option to offer several. By default {options.DEFAULT_MODEL}.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, Option(help="The address to listen on. 0.0.0.0 lets other machines open the page.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None, Option(help="The port to listen on. By default the first free one from 7860.", min=1, max=65535)
+    ] = None,
+    auth: Annotated[
+        str | None, Option(help="USER:PASSWORD that visitors must enter. By default none.", envvar="GAMLENS_AUTH")
+    ] = None,
+    browser: Annotated[bool, Option(help="Whether to open the page in this machine's browser.")] = True,
+    visits: Annotated[
+        int,
+        Option(
+            min=1,
+            help="How many visitors the studio keeps in memory at once; the least recent ones are forgotten first.",
+        ),
+    ] = 12,
 ) -> None:
-    """Open a page on this machine: drop in a photo, or two, and see why."""
+    """Open a web page on this machine to explain photos: drop in one, or two, and see why the model thinks so."""
     user, _, password = (auth or "").partition(":")
     if auth is not None and not (user and password):
-        raise GamlensError("--auth is USER:PASSWORD.")
+        raise GamlensError("--auth takes USER:PASSWORD, both not empty, such as --auth ann:secret.")
     if host == "0.0.0.0" and auth is None:
         note("Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.")
-    with out_console.status("Loading the model and the page"):
+    with out_console.status("Loading the model and starting the page"):
         named = {name: name for name in model or [options.DEFAULT_MODEL]}
         login = (user, password) if auth else None
         running = launch(named, host=host, port=port, auth=login, browser=browser, visits=visits)
-    say(f"The studio is at {running.url}  (Ctrl-C ends it)")
+    say(f"The studio is at {running.url}  (stop it with Ctrl-C)")
     running.wait()
 
 
 def show_cells(found: list[tables.Cell]) -> None:
-    """Print the numbers of runs, one table per model, data and task."""
+    """Print the results of runs: one table per model, data set and task."""
     for name in dict.fromkeys(_where(cell) for cell in found):
         mine = [cell for cell in found if _where(cell) == name]
         counts = sorted({cell.value.n for cell in mine})
@@ -179,7 +234,7 @@ def _where(found: tables.Cell | tables.Contest) -> str:
 
 
 def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """A table with its title; where it is wider than the terminal, intervals go to a line of their own."""
+    """Print a table with its title. If it is wider than the terminal, intervals are moved to a second line per cell."""
     widths = (max(map(len, column)) + 2 for column in zip(header, *lines, strict=True))
     if sum(widths) > out_console.width:
         lines = [[cell.replace(" [", "\n[").replace(" (", "\n(") for cell in line] for line in lines]

@@ -42,7 +42,7 @@ class Program:
             address. If any of these has changed, the program is out of date.
         batch: The number of images that the program was traced for, or None if it takes any number.
         guards: Conditions on the number of images under which the traced graph is valid.
-        seen: The numbers of images that have run.
+        seen: Each number of images that has run, and whether with a graph. For another one, torch compiles again.
     """
 
     guard: ModelGuard
@@ -56,14 +56,15 @@ class Program:
     own: tuple[tuple[Any, int], ...]
     batch: int | None
     guards: tuple[Any, ...]
-    seen: set[int] = field(default_factory=set)
+    seen: set[tuple[int, bool]] = field(default_factory=set)
 
     def fits(self, batch: Tensor) -> bool:
         """Tell whether the program accepts this number of images, and the model's layers and tensors are the same ones.
 
         New values inside the same tensors are no reason to compile again: derived weights are refreshed in every call.
         """
-        if len(batch) not in self.seen and not self._takes(len(batch)):
+        count = len(batch)
+        if (count, True) not in self.seen and (count, False) not in self.seen and not self._takes(count):
             return False
         now = _own(self.guard.model)
         return len(now) == len(self.own) and all(
@@ -76,7 +77,9 @@ class Program:
             bool(guard.subs(dict.fromkeys(guard.free_symbols, count))) for guard in self.guards
         )
 
-    def run(self, batch: Tensor, *, precision: torch.dtype | None, grids: Mapping[str, TokenGrid]) -> ForwardRecord:
+    def run(
+        self, batch: Tensor, *, precision: torch.dtype | None, grids: Mapping[str, TokenGrid], graph: bool = True
+    ) -> ForwardRecord:
         """Run one forward of `batch` (B,C,H,W).
 
         The trunk (part 0) runs with gradients off. Each wanted block that comes out of it is detached and requires a
@@ -86,24 +89,25 @@ class Program:
             batch: The images.
             precision: The type that autocast computes in; None runs without autocast.
             grids: For blocks of tokens, which token belongs to which cell.
+            graph: Whether there is a graph at all.
         """
         blocks: dict[str, Tensor] = {}
         names = {value: name for name, value in self.blocks.items()}
-        quiet = nullcontext() if len(batch) in self.seen else warnings.catch_warnings(action="ignore")
+        quiet = nullcontext() if (len(batch), graph) in self.seen else warnings.catch_warnings(action="ignore")
         with self.guard.hold(), _lasting(), quiet:  # the compiler's warnings do not concern the user's model
             self.workshop.refresh()
             amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
             values: dict[str, Any] = {self.entry: batch.clone() if batch.is_inference() else batch}
             for number, part in enumerate(self.parts):
-                with amp, torch.set_grad_enabled(number > 0):
+                with amp, torch.set_grad_enabled(graph and number > 0):
                     made = part.call(*(values[name] for name in part.reads))
                 for name, value in zip(part.gives, made, strict=True):
                     if name in names:
                         check_shape(names[name], value, grids.get(names[name]))
-                        value = value if value.requires_grad else value.detach().requires_grad_(True)
+                        value = value if value.requires_grad else value.detach().requires_grad_(graph)
                         blocks[names[name]] = value
                     values[name] = value
-        self.seen.add(len(batch))
+        self.seen.add((len(batch), graph))
         leaves = [values[item] if isinstance(item, str) else item[0] for item in self.result]
         kept = {name: blocks[name] for name in self.blocks}
         embedding = values[self.embedding] if self.embedding is not None else None
@@ -113,6 +117,7 @@ class Program:
             blocks=kept,
             embedding=embedding,
             grids=grids,
+            has_graph=graph,
             backward_context=partial(self._backward, self._versions()),
             make_maps=maps.make_maps,
         )

@@ -1,4 +1,7 @@
-"""Where a big run happens: chunks of items, each written once and for good, in this process or on a Ray cluster."""
+"""Runs work on many items, in this process or on a Ray cluster.
+
+Items are divided into chunks. The results of each chunk are written as one file, so that a stopped run can continue.
+"""
 
 from gamlens.engine.jobs import Done, Job, ResultRow, Worker, pieces, run_local
 from gamlens.engine.ray import run_ray

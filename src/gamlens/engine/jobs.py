@@ -1,4 +1,4 @@
-"""What a run does with its items, wherever it happens; and how it happens in this process."""
+"""The job that a run does with its items, and the engine that does it in this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,15 @@ from typing import Any, Protocol
 from gamlens.engine.run_folder import RunFolder
 from gamlens.streaming.prefetch import prefetch
 
-ResultRow = dict[str, Any]  # one line of a run's results; `error` says why an item failed
+ResultRow = dict[str, Any]  # one row of results; if the item failed, `error` holds the reason
 
 
 class Worker(Protocol):
-    """Holds the model. `load` decodes a few items and may run in any thread; only one thread at a time calls `work`."""
+    """Holds the model and computes result rows.
+
+    `load` decodes a batch of items; several threads may call it at once. `work` runs the model on what `load`
+    returned; only one thread at a time calls it.
+    """
 
     def load(self, items: Sequence[Any]) -> Any: ...
 
@@ -20,11 +24,16 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What every process does: `make` its worker once, and `encode` the rows of a chunk as one file. Both functions
-    travel to other machines.
+    """What every process of a run does.
 
-    A chunk is worked on `batch` items at a time, always the same ones together, so that its rows are the same
-    whenever and wherever it is done.
+    The items of a chunk are always divided into the same batches. So the rows of a chunk do not depend on when and
+    where it is computed.
+
+    Attributes:
+        make: Makes the worker; called once per process. It must be picklable, because Ray sends it to other machines.
+        encode: Turns the rows of a chunk into the contents of its file; picklable, too.
+        chunk: The number of items per chunk.
+        batch: The number of items per batch.
     """
 
     make: Callable[[], Worker]
@@ -33,14 +42,14 @@ class Job:
     batch: int
 
     def unwritten(self, items: Sequence[Any], folder: RunFolder) -> dict[int, Sequence[Any]]:
-        """The chunks that are still to be done, by number."""
+        """The chunks that have no file in the run folder yet: {chunk number: items}."""
         written = folder.written()
         return {number: part for number, part in enumerate(pieces(items, self.chunk)) if number not in written}
 
 
 @dataclass(frozen=True)
 class Done:
-    """A chunk that is finished."""
+    """A finished chunk: its number, how many items it has, and how many of them failed."""
 
     chunk: int
     items: int
@@ -48,20 +57,20 @@ class Done:
 
 
 def pieces(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Items `size` at a time."""
+    """Divide items into consecutive pieces of `size`; the last piece may be shorter."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def count_errors(rows: Sequence[ResultRow]) -> int:
-    """How many items failed."""
+    """The number of rows with an error."""
     return sum(1 for row in rows if row.get("error"))
 
 
 def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int | None = None) -> Iterator[Done]:
-    """Work on the chunks that are not written yet, in this process; yields each one as soon as it is written.
+    """Compute the chunks that are not written yet in this process; yields each one as soon as it is written.
 
-    `workers` threads decode beside the model, about that many batches ahead: what waits is bounded, however many items
-    there are.
+    `workers` threads decode batches while the model runs. They stay about `workers` batches ahead of it, so the
+    memory for decoded batches is bounded for any number of items.
     """
     chunks = job.unwritten(items, folder)
     if not chunks:

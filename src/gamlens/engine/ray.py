@@ -1,6 +1,7 @@
-"""The same chunks on a Ray cluster: actors that hold a model each write finished chunks into the run folder.
+"""The engine that computes the chunks of a run on a Ray cluster.
 
-Ray Data hands the chunks out and retries what a lost worker was doing; a chunk done twice is the same file twice.
+Each actor holds one model and writes finished chunks into the run folder. Ray Data assigns chunks to actors and retries
+the chunks of a lost actor. A chunk that is computed twice gives the same file, so a retry does no harm.
 """
 
 import logging
@@ -23,7 +24,7 @@ from gamlens.errors import GamlensError
 
 RAY_SETTINGS = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
          "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
-SAYS_SO = "environment variable RAY_BACKEND_LOG_LEVEL"  # the line that setting it brings about
+SAYS_SO = "environment variable RAY_BACKEND_LOG_LEVEL"  # Ray prints a line with this text when the variable is set
 
 
 def run_ray(
@@ -35,10 +36,15 @@ def run_ray(
     address: str | None = None,
     stall: float = 900.0,
 ) -> Iterator[Done]:
-    """Work on the chunks that are not written yet; yields each one as it is finished.
+    """Compute the chunks that are not written yet on a Ray cluster; yields each one as soon as it is finished.
 
-    Without `address` a cluster is started on this machine and stopped again. `stall`: seconds without a finished
-    chunk after which the run gives up and says what the cluster has.
+    Args:
+        job: What the actors do.
+        items: All items of the run; each must be picklable.
+        folder: The run folder, which every machine of the cluster must be able to write to.
+        workers: The number of actors. By default one per GPU, or without GPUs one fewer than there are CPUs.
+        address: The address of a cluster. By default one is started on this machine and stopped at the end.
+        stall: The run fails if no chunk is finished for this many seconds.
     """
     todo = job.unwritten(items, folder)
     if not todo:
@@ -64,8 +70,8 @@ def run_ray(
                 yield Done(int(row["chunk"]), int(row["items"]), int(row["errors"]))
         if missing := job.unwritten(items, folder):
             raise GamlensError(
-                f"{len(missing)} of {len(todo)} chunks are not in {folder.store.place!r}: every machine of the cluster "
-                "must see that folder (a shared disk, or s3://...). What is there is kept."
+                f"{len(missing)} of {len(todo)} chunks are missing in {folder.store.place!r}: every machine of the "
+                "cluster must write to that folder. Name one on a shared disk, or s3://... Finished chunks are kept."
             )
     finally:
         if started:
@@ -73,7 +79,7 @@ def run_ray(
 
 
 class _Actor:
-    """One model in one process of the cluster."""
+    """A process of the cluster that holds one model."""
 
     def __init__(self, job: Job, place: str, suffix: str) -> None:
         self.job, self.store, self.suffix = job, Store(place), suffix
@@ -94,7 +100,7 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any, address: str | None) -> bool:
-    """Join the cluster at `address`, or start one on loopback; True where it is ours to stop."""
+    """Connect to the cluster at `address`, or start one on loopback. Returns whether the caller must shut it down."""
     if ray.is_initialized():
         return False
     own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
@@ -104,14 +110,19 @@ def _connect(ray: Any, address: str | None) -> bool:
             ray.init(log_to_driver=False, logging_level="error", configure_logging=True, **cluster)
     except Exception as error:
         where = f"at {address!r}" if address else "on this machine"
-        raise GamlensError(f"There is no Ray cluster {where}: {str(error).splitlines()[0]}") from error
+        raise GamlensError(
+            f"Cannot use a Ray cluster {where}: {str(error).splitlines()[0]} Check --address."
+        ) from error
     ray.data.DataContext.get_current().enable_progress_bars = False
     return True
 
 
 @contextmanager
 def _without(text: str) -> Iterator[None]:
-    """Standard error without the lines that hold `text`, C++ code's included; the others come at the end."""
+    """Remove lines that contain `text` from standard error, including what C++ code writes to file descriptor 2.
+
+    The other lines are printed when the context ends.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -127,21 +138,27 @@ def _without(text: str) -> Iterator[None]:
 
 
 def _shares(ray: Any, workers: int | None, todo: int) -> tuple[int, dict[str, float]]:
-    """How many actors, and what each takes: a GPU where there are any, else CPUs with room left for reading."""
+    """The number of actors, and the resources of each: one GPU if the cluster has any, and a share of the CPUs.
+
+    A tenth of the CPUs, at least half a CPU, is left for the tasks in which Ray Data reads its input.
+    """
     have = ray.cluster_resources()
     cpus, gpus = float(have.get("CPU", 0)), float(have.get("GPU", 0))
     count = max(1, min(todo, workers or int(gpus or max(1, cpus - 1))))
     if gpus and count > gpus:
-        raise GamlensError(f"{count} workers want a GPU each and the cluster has {gpus:g}: ask for fewer.")
+        raise GamlensError(f"{count} workers want a GPU each and the cluster has {gpus:g}: give a smaller --workers.")
     if cpus <= 0:
-        raise GamlensError("The cluster has no CPU to offer: is it up? See `ray status`.")
+        raise GamlensError("The cluster has no CPU: check with `ray status` that it is running.")
     spare = max(0.5, cpus * 0.1)
     share = {"num_cpus": max(0.01, round(min(1.0, (cpus - spare) / count), 2))}
     return count, {**share, "num_gpus": 1.0} if gpus else share
 
 
 def _watched(ray: Any, data: Any, stall: float, wanted: str) -> Iterator[dict[str, Any]]:
-    """Rows as they come. A run that makes no progress for `stall` seconds is an error, not a wait for ever."""
+    """Yield rows as they arrive; raise a GamlensError if none arrives for `stall` seconds.
+
+    `wanted` describes the resources that the run asked for, for the message.
+    """
     found: queue.Queue[Any] = queue.Queue()
 
     def read() -> None:
@@ -149,7 +166,7 @@ def _watched(ray: Any, data: Any, stall: float, wanted: str) -> Iterator[dict[st
             for row in data.iter_rows():
                 found.put(row)
             found.put(None)
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             found.put(error)
 
     threading.Thread(target=read, daemon=True, name="ray rows").start()
@@ -160,8 +177,8 @@ def _watched(ray: Any, data: Any, stall: float, wanted: str) -> Iterator[dict[st
             free = ray.available_resources()
             raise GamlensError(
                 f"No chunk was finished for {stall:.0f} s: the run wants {wanted}; the cluster has "
-                f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free. Finished chunks are kept: ask for "
-                "fewer workers, or add machines, and give the same command again."
+                f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free. Finished chunks are kept: give a "
+                "smaller --workers, or add machines, and run the same command again."
             ) from None
         if row is None:
             return
@@ -171,7 +188,7 @@ def _watched(ray: Any, data: Any, stall: float, wanted: str) -> Iterator[dict[st
 
 
 def _reason(error: BaseException) -> str:
-    """The line that says what went wrong: a GamlensError of a worker where there is one, else the last."""
+    """The line of Ray's message to show: that of a worker's GamlensError if there is one, otherwise the last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line.split("GamlensError:", 1)[1].strip() for line in lines if "GamlensError:" in line]
     return own[-1] if own else (lines[-1] if lines else type(error).__name__)

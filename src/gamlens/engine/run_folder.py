@@ -1,4 +1,4 @@
-"""A run on disk. It says what it is, one process at a time works in it, and a part that is there is finished."""
+"""The folder of a run: its configuration, the results of finished chunks, and a lock for the process that writes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
 
 RUN, DONE, PARTS_FOLDER, LOCK = "run.json", "done.json", "parts", ".lock"
-STALE = 300.0
-FREE = ("command",)  # may differ between two tries of one run
-PLACE, CONTENTS = "root", "images_sha256"  # so may the place, where what lies there is known to be the same
+STALE = 300.0  # seconds after which the lock file of a remote folder no longer counts
+FREE = ("command",)  # keys of run.json that may differ when a run is continued
+PLACE, CONTENTS = "root", "images_sha256"  # PLACE may differ, too, if CONTENTS shows that the data are the same
 
 
 class RunFolder:
-    """run.json (what the run is), parts/ (one file per chunk), done.json (its end). Within a `with` it is locked.
+    """A run folder with run.json (the configuration), parts/ (one file per finished chunk) and done.json (the summary).
 
-    To open a folder whose parts were made with another configuration is an error; `fresh` starts over on purpose.
+    As a context manager it locks the folder, so that one process at a time works in it. Entering a folder whose parts
+    were made with another configuration is an error.
+
+    Args:
+        place: A folder, or a URI such as s3://bucket/run.
+        about: The configuration of the run, which must be JSON.
+        suffix: The suffix of the files in parts/.
+        fresh: Whether to delete the run that the folder holds.
     """
 
     def __init__(self, place: str | Path, about: Mapping[str, Any], *, suffix: str, fresh: bool = False) -> None:
@@ -34,7 +41,7 @@ class RunFolder:
 
     @classmethod
     def finished(cls, place: str | Path, *, make: str) -> RunFolder:
-        """A run that is whole, to read from; anything else is an error."""
+        """Open a finished run for reading. `make` is the command that makes such a run, for the error message."""
         store = Store(place)
         about, parts = _json(store, RUN), store.names(PARTS_FOLDER)
         if about is None:
@@ -42,7 +49,7 @@ class RunFolder:
         if _json(store, DONE) is None:
             raise GamlensError(
                 f"The run in {str(place)!r} is not finished: {len(parts)} of {about.get('chunks', '?')} parts are "
-                "there. Give the command that made it again: it goes on where it was."
+                "there. Run the command that made it again: it continues where it stopped."
             )
         return cls(place, about, suffix=Path(parts[0]).suffix if parts else "")
 
@@ -54,7 +61,9 @@ class RunFolder:
             known, parts = _json(self.store, RUN), self.store.names(PARTS_FOLDER)
             if known is None:
                 if parts:
-                    raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: --fresh starts over.")
+                    raise GamlensError(
+                        f"{self.store.place!r} has parts of a run but no {RUN}: start over with --fresh."
+                    )
                 self._describe(self.about)
             elif (differing := _differences(known, self.about)) and known.keys() == self.about.keys() and not parts:
                 self.store.remove(DONE)
@@ -64,7 +73,7 @@ class RunFolder:
             elif differing:
                 raise GamlensError(
                     f"{self.store.place!r} holds another run: {differing}. Nothing was changed: "
-                    "choose another folder, or start over in this one with --fresh."
+                    "choose another folder, or replace that run with --fresh."
                 )
             self.store.sweep(PARTS_FOLDER)
         except BaseException:
@@ -76,7 +85,7 @@ class RunFolder:
         self._free_lock()
 
     def written(self) -> set[int]:
-        """The chunks that are finished."""
+        """The numbers of the finished chunks."""
         return {int(Path(name).stem) for name in self.store.names(PARTS_FOLDER) if Path(name).stem.isdigit()}
 
     def write(self, chunk: int, contents: bytes) -> None:
@@ -87,7 +96,7 @@ class RunFolder:
         """The contents of one finished chunk."""
         contents = self.store.read(part_name(chunk, self.suffix))
         if contents is None:
-            raise GamlensError(f"Part {chunk} of {self.store.place!r} is gone: give the command again with --fresh.")
+            raise GamlensError(f"Part {chunk} of {self.store.place!r} is missing: run the command again with --fresh.")
         return contents
 
     def parts(self) -> Iterator[bytes]:
@@ -98,14 +107,14 @@ class RunFolder:
                 yield contents
 
     def summary(self) -> dict[str, Any] | None:
-        """What `finish` wrote; None where the run is not done."""
+        """The summary that `finish` wrote, or None if the run is not finished."""
         return _json(self.store, DONE)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.store.write(DONE, json.dumps(dict(summary), indent=2).encode())
 
     def beat(self) -> None:
-        """Say that this process is still at work, where a lock is only a file."""
+        """Renew the lock of a remote folder, which expires after STALE seconds. Local locks do not expire."""
         if self.store.local is None and time.time() - self._beat > STALE / 5:
             self._beat = time.time()
             self.store.write(LOCK, json.dumps({**_self(), "at": self._beat}).encode())
@@ -128,7 +137,7 @@ class RunFolder:
 
         try:
             self.store.local.mkdir(parents=True, exist_ok=True)
-            file = open(self.store.local / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - held while the run lasts
+            file = open(self.store.local / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - stays open during the run
         except OSError as error:
             raise GamlensError(f"Cannot make the folder {self.store.place!r}: {error.strerror or error}.") from error
         try:
@@ -156,7 +165,7 @@ class RunFolder:
 
 
 def part_name(chunk: int, suffix: str) -> str:
-    """The file of a finished chunk, below the folder of the run."""
+    """The name of a chunk's file, relative to the run folder."""
     return f"{PARTS_FOLDER}/{chunk:08d}{suffix}"
 
 
@@ -166,7 +175,7 @@ def _self() -> dict[str, Any]:
 
 def _busy(place: str, held: Mapping[str, Any]) -> str:
     who = f" (process {held['pid']} on {held['host']})" if "pid" in held and "host" in held else ""
-    return f"Another process{who} is working in {place!r}: wait for it, or choose another folder."
+    return f"Another process{who} is working in {place!r}: wait for it to end, or choose another folder."
 
 
 def _json(store: Store, name: str) -> dict[str, Any] | None:
@@ -175,7 +184,7 @@ def _json(store: Store, name: str) -> dict[str, Any] | None:
         return None
     found = _parsed(contents.decode("utf-8", errors="replace"))
     if found is None:
-        raise GamlensError(f"{name!r} in {store.place!r} cannot be read: it is no JSON. --fresh starts over.")
+        raise GamlensError(f"{name!r} in {store.place!r} cannot be read: it is no JSON. Start over with --fresh.")
     return found
 
 
@@ -188,7 +197,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:
-    """Which settings differ, and how: `protocol.n: [1] there, [1, 2] now`."""
+    """The settings that differ, such as `protocol.n: [1] there, [1, 2] now`; "" if none does."""
     found = []
     free = (*FREE, PLACE if CONTENTS in old and CONTENTS in new else CONTENTS)
     for key in dict.fromkeys(key for key in (*old, *new) if key not in free):

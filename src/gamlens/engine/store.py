@@ -1,4 +1,4 @@
-"""A folder of files that are there whole or not at all: on this machine, or wherever pyarrow's file systems reach."""
+"""A folder whose files are written atomically: on this machine, or on any file system that pyarrow supports."""
 
 import uuid
 from pathlib import Path, PurePosixPath
@@ -10,7 +10,7 @@ from gamlens.files import PART, write_whole
 
 
 class Store:
-    """Named files below a folder or a URI such as s3://bucket/run. Writing a file replaces it whole."""
+    """Files in a folder, or below a URI such as s3://bucket/run. A file is always either complete or absent."""
 
     def __init__(self, place: str | Path) -> None:
         self.place = str(place)
@@ -21,11 +21,11 @@ class Store:
 
     @property
     def local(self) -> Path | None:
-        """The folder on this machine, or None."""
+        """The folder, or None if it is not on this machine."""
         return Path(self._root) if self._files is None else None
 
     def read(self, name: str) -> bytes | None:
-        """A file's contents, or None where it does not exist."""
+        """The contents of a file, or None if it does not exist."""
         try:
             if self._files is None:
                 return Path(self._root, name).read_bytes()
@@ -37,7 +37,7 @@ class Store:
             raise GamlensError(f"Cannot read {name!r} in {self.place!r}: {error.strerror or error}.") from error
 
     def write(self, name: str, contents: bytes) -> None:
-        """Write a file whole: beside its place first, then moved there. A full disk leaves what was there."""
+        """Write a file under a temporary name and then rename it. If that fails, the old file stays as it was."""
         try:
             if self._files is None:
                 path = Path(self._root, name)
@@ -47,12 +47,12 @@ class Store:
                 self._write_remote(name, contents)
         except OSError as error:
             raise GamlensError(
-                f"Cannot write {name!r} in {self.place!r}: {error.strerror or error}. What is finished is kept: make "
+                f"Cannot write {name!r} in {self.place!r}: {error.strerror or error}. Finished files are kept: make "
                 "room, then give the same command again."
             ) from error
 
     def names(self, folder: str) -> list[str]:
-        """The whole files in a folder below, sorted; none where it does not exist."""
+        """The names of the complete files in a subfolder, sorted; [] if the subfolder does not exist."""
         if self._files is None:
             inside = Path(self._root, folder)
             found = [file.name for file in inside.iterdir() if file.is_file()] if inside.is_dir() else []
@@ -64,14 +64,14 @@ class Store:
         return sorted(name for name in found if not name.endswith(PART))
 
     def remove(self, name: str) -> None:
-        """Delete a file if it is there."""
+        """Delete a file if it exists."""
         if self._files is None:
             Path(self._root, name).unlink(missing_ok=True)
         elif self.read(name) is not None:
             self._files.delete_file(self._path(name))
 
     def sweep(self, folder: str) -> None:
-        """Delete what broken-off writes left behind."""
+        """Delete temporary files that interrupted writes left in a subfolder."""
         if self._files is None and Path(self._root, folder).is_dir():
             for file in Path(self._root, folder).glob(f"*{PART}"):
                 file.unlink(missing_ok=True)
@@ -80,7 +80,7 @@ class Store:
         return str(PurePosixPath(self._root, name))
 
     def _write_remote(self, name: str, contents: bytes) -> None:
-        """Object stores show a file only when it is whole; others get it by a move."""
+        """Write a file under a temporary name, then move it: only object stores hide unfinished files by themselves."""
         path = self._path(name)
         self._files.create_dir(str(PurePosixPath(path).parent), recursive=True)
         beside = f"{path}.{uuid.uuid4().hex}{PART}"
@@ -94,5 +94,5 @@ def _remote(place: str) -> tuple[Any, str]:
     try:
         files, root = systems.FileSystem.from_uri(place)
     except Exception as error:
-        raise GamlensError(f"Cannot open {place!r}: {type(error).__name__}: {error}") from error
+        raise GamlensError(f"Cannot open {place!r}: {type(error).__name__}: {error} Check the URI.") from error
     return files, str(root)

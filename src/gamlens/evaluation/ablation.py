@@ -18,9 +18,8 @@ from gamlens.evaluation.results import collect
 from gamlens.evaluation.table_files import TextTable, draw_charts, write_files
 from gamlens.evaluation.tables import Cell, cells, check_confidence, shown
 from gamlens.lens import Lens
-from gamlens.methods import METHODS
+from gamlens.methods import METHODS, names
 
-BLOCK_METHODS = tuple(name for name, method in METHODS.items() if method.kind == "block")
 AblationCells = Mapping[MapKey, Mapping[str, Cell]]  # {(method, n, fusion): {measure: cell}}
 
 
@@ -28,7 +27,7 @@ AblationCells = Mapping[MapKey, Mapping[str, Cell]]  # {(method, n, fusion): {me
 class Plan:
     """What is varied, and how it is measured. `weights` are the protocol's `block_weights`."""
 
-    methods: tuple[str, ...] = BLOCK_METHODS
+    methods: tuple[str, ...] = names("block")
     n: tuple[int, ...] = ()
     fusions: tuple[str, ...] = JOINED
     weights: tuple[float, ...] = ()

@@ -44,7 +44,7 @@ class Protocol:
 
     kind: str = "localization"
     task: str = "classification"
-    methods: tuple[str, ...] = ("gam", "grad_cam_pp", "grad_cam")
+    methods: tuple[str, ...] = methods.PAPER_METHODS
     n: tuple[int, ...] = (1, 2)
     subset: str = "all"
     input: str = "squash"
@@ -65,7 +65,8 @@ class Protocol:
                 raise GamlensError(f"{name}={value!r} is no choice: {near(str(value), allowed)}")
         for method in self.methods:
             if methods.find(method).kind == "input":
-                raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods such as gam or grad_cam.")
+                known = ", ".join(methods.names("block"))
+                raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods that do, such as {known}.")
             if methods.find(method).kind != "block" and self.task == "classification":
                 raise GamlensError(f"Method {method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
         if self.hold_out < 0:

@@ -49,6 +49,7 @@ class Explanation:
 
     Example:
         >>> import torch, torchvision, gamlens
+        >>> _ = torch.manual_seed(0)  # the weights of this example are random
         >>> lens = gamlens.Lens(torchvision.models.resnet18())
         >>> result = lens.classify(torch.rand(2, 3, 64, 64), [[3], [7, 8]])  # class 3 on image 0, 7 and 8 on image 1
         >>> result.maps.shape, result.index.tolist()
@@ -328,6 +329,7 @@ class PairExplanation:
 
     Example:
         >>> import torch, torchvision, gamlens
+        >>> _ = torch.manual_seed(0)  # the weights of this example are random
         >>> lens = gamlens.Lens(torchvision.models.resnet18())
         >>> pair = lens.compare(torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64))
         >>> pair.x.maps.shape, pair.y.maps.shape, pair.scores.shape

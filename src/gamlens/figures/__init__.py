@@ -1,4 +1,4 @@
-"""The paper's figures from any images: a grid of panels each, to be typeset for print."""
+"""Make the figures of the paper from any images. A figure is a grid of panels, which is then typeset for print."""
 
 import warnings
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from gamlens.figures.class_figures import Strip, classes, depth, overview, sanit
 from gamlens.figures.localization_figures import localization, segmentation, similarity, xray
 from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
 from gamlens.figures.panels import EvidenceDrawing, draw_evidence, scaled_frame
-from gamlens.figures.request import COMPARED, Example, FigureRequest, from_dataset, from_images
+from gamlens.figures.request import Example, FigureRequest, from_dataset, from_images
 from gamlens.render import Grid
 
 Takes = Literal["images", "pairs", "boxes", "masks", "overview"]
@@ -23,7 +23,14 @@ SUFFIXES = (".png", ".jpg", ".webp", ".pdf")
 
 @dataclass(frozen=True)
 class Figure:
-    """An entry of FIGURES: how it is made, what it shows, and what it takes."""
+    """An entry of FIGURES.
+
+    Attributes:
+        make: The function that makes the figure's grid.
+        about: What the figure shows, for the command's help.
+        takes: What the figure is made from: single images, pairs of images, images with boxes or masks, or for
+            "overview" one image and a pair.
+    """
 
     make: Callable[[FigureRequest], Grid]
     about: str
@@ -33,32 +40,36 @@ class Figure:
 FIGURES = Registry(
     "figure",
     {
-        "overview": Figure(overview, "one image for several classes, then a pair for its similarity", "overview"),
-        "classes": Figure(classes, "GAM, Grad-CAM and Grad-CAM++ side by side, for classes"),
-        "cosine": Figure(cosine, "the same for pairs, by cosine", "pairs"),
-        "dot": Figure(dot, "the same for pairs, by dot product", "pairs"),
-        "overflow": Figure(overflow, "Grad-CAM++ as published fails on the dot product", "pairs"),
-        "negative": Figure(negative, "what negative gradients do to Grad-CAM (Eq. 4)", "pairs"),
-        "layers": Figure(layers, "a pair block by block: maps, activations, gradients, n = 1 to 4", "pairs"),
-        "depth": Figure(depth, "n = 1, 2, 3 for three methods"),
-        "small": Figure(small, "small objects block by block"),
-        "localization": Figure(localization, "predicted and true boxes, by class", "boxes"),
-        "similarity": Figure(similarity, "predicted and true boxes, by similarity", "pairs"),
-        "xray": Figure(xray, "predicted and true boxes on X-rays, by finding", "boxes"),
-        "segmentation": Figure(segmentation, "predicted and true masks", "masks"),
-        "sanity": Figure(sanity, "the model beside the same network with random weights"),
+        "overview": Figure(
+            overview, "one image explained for several classes, and a pair for its similarity", "overview"
+        ),
+        "classes": Figure(classes, "GAM, Grad-CAM and Grad-CAM++ side by side, for a class of each image"),
+        "cosine": Figure(cosine, "the same three methods for pairs, by cosine similarity", "pairs"),
+        "dot": Figure(dot, "the same for pairs, by dot product, and Grad-CAM++ as published", "pairs"),
+        "overflow": Figure(overflow, "GAM beside Grad-CAM++ as published, which overflows by dot product", "pairs"),
+        "negative": Figure(negative, "why negative gradients make Grad-CAM fail on a pair (Eq. 4)", "pairs"),
+        "layers": Figure(
+            layers, "a pair block by block: maps, activations, gradients, and means of n = 1 to 4", "pairs"
+        ),
+        "depth": Figure(depth, "three methods with n = 1, 2 and 3 blocks"),
+        "small": Figure(small, "small objects: GAM block by block and their mean, and Grad-CAM"),
+        "localization": Figure(localization, "predicted and true boxes, for a class of each image", "boxes"),
+        "similarity": Figure(similarity, "predicted and true boxes, for the similarity of pairs", "pairs"),
+        "xray": Figure(xray, "predicted and true boxes of findings on X-rays", "boxes"),
+        "segmentation": Figure(segmentation, "predicted and true masks, for a class of each image", "masks"),
+        "sanity": Figure(sanity, "maps of the model, and of copies with more and more random weights"),
     },
 )
 
 
 def make(name: str, request: FigureRequest) -> Grid:
-    """The figure of that name as a grid. What a figure shows on purpose (a flat map) is not warned about."""
+    """Make the figure `name` as a grid. Warnings are suppressed, since some figures show flat maps on purpose."""
     figure, count = FIGURES[name], len(request.examples)
     least = {"pairs": 2, "overview": 3}.get(figure.takes, 1)
     if count < least:
         raise GamlensError(
-            f"Figure {name!r} takes {least} image{'s' if least > 1 else ''} or more and {count} came: give image "
-            "files, or a data set with --data and --root."
+            f"Figure {name!r} takes {least} image{'s' if least > 1 else ''} or more; found {count}: give image files, "
+            "or a data set with --data and --root."
         )
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if not request.lens.knows_blocks:
@@ -67,9 +78,9 @@ def make(name: str, request: FigureRequest) -> Grid:
 
 
 def save(picture: Image.Image, path: Path, *, dpi: int, palette: bool = False) -> None:
-    """Write a figure; `palette` keeps 256 colours, for a file a third as large."""
+    """Write a figure to `path`. `palette` reduces it to 256 colours, which makes the file about a third as large."""
     if path.suffix.lower() not in SUFFIXES:
-        raise GamlensError(f"A figure is written as {', '.join(SUFFIXES)}; found {path.name!r}.")
+        raise GamlensError(f"A figure is written as {', '.join(SUFFIXES)}; found {path.name!r}: name such a file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shown = _fewer(picture) if palette else picture
@@ -82,7 +93,7 @@ def save(picture: Image.Image, path: Path, *, dpi: int, palette: bool = False) -
 
 
 def _fewer(picture: Image.Image) -> Image.Image:
-    """The picture in 256 colours, dithered; white paper stays white."""
+    """Reduce a picture to 256 colours with dithering. White pixels stay exactly white, as paper does in print."""
     chosen = picture.quantize(256)
     colours = chosen.getpalette() or []
     brightest = max(range(0, len(colours), 3), key=lambda at: sum(colours[at : at + 3]))

@@ -1,4 +1,4 @@
-"""Figures of classes: the overview, three methods side by side, numbers of blocks, small objects, random weights."""
+"""Figures that explain classes: overview, classes, depth, small and sanity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +11,8 @@ from PIL import Image
 from gamlens import render
 from gamlens.errors import GamlensError
 from gamlens.figures.panels import SALIENCY_KEY, heat, photo
-from gamlens.figures.request import COMPARED, FigureRequest, require_several_blocks, targeted_examples
-from gamlens.methods import METHODS
+from gamlens.figures.request import FigureRequest, require_several_blocks, targeted_examples
+from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.render import Grid, Panel
 from gamlens.sanity.randomise import MODES, parts, states
 
@@ -20,11 +20,11 @@ MOST_CLASSES = MOST_BLOCKS = 3
 
 
 def overview(request: FigureRequest) -> Grid:
-    """One image explained for several classes, then a pair explained for its similarity."""
+    """One image explained for up to three classes; below it, a pair explained for its similarity."""
     if len(request.examples) != 3:
         raise GamlensError(
-            f"The overview takes 3 images, one to classify and a pair; found {len(request.examples)}: gamlens figure "
-            "overview IMAGE X Y."
+            f"The overview takes 3 images, one to classify and a pair; found {len(request.examples)}: give them as "
+            "gamlens figure overview IMAGE X Y."
         )
     lens, n, (one, x, y) = request.lens, request.n, request.examples
     targets = list(request.targets[:MOST_CLASSES])
@@ -47,33 +47,33 @@ def classes(request: FigureRequest) -> Grid:
     """GAM, Grad-CAM and Grad-CAM++ of one class per image, one row per image."""
     rows, labels = [], []
     for example in targeted_examples(request):
-        results = request.explain(request.trace(example), COMPARED)
+        results = request.explain(request.trace(example), FIGURE_METHODS)
         rows.append((photo(results["gam"]), *map(heat, results.values())))
         labels.append(results["gam"].names[0])
-    return Grid(tuple(rows), ("Photo", *map(request.head, COMPARED)), tuple(labels), keys=(SALIENCY_KEY,))
+    return Grid(tuple(rows), ("Photo", *map(request.head, FIGURE_METHODS)), tuple(labels), keys=(SALIENCY_KEY,))
 
 
 def depth(request: FigureRequest) -> Grid:
-    """n = 1, 2, 3 for three methods, three rows per image."""
+    """Three methods with 1, 2 and 3 blocks: one row per image and method, one column per number of blocks."""
     require_several_blocks(request.lens)
     numbers = range(1, min(MOST_BLOCKS, len(request.lens.blocks)) + 1)
     rows: list[tuple[Panel | None, ...]] = []
     one, name = len(request.examples) == 1, ""
     for example in targeted_examples(request):
         trace = request.trace(example, numbers[-1])
-        for method in COMPARED:
+        for method in FIGURE_METHODS:
             results = [trace.explain(method, n) for n in numbers]
             name = results[0].names[0]
-            shown = replace(photo(results[0]), caption="" if one else name) if method == COMPARED[0] else None
+            shown = replace(photo(results[0]), caption="" if one else name) if method == FIGURE_METHODS[0] else None
             rows.append((shown, *map(heat, results)))
     heads = (name if one else "Photo", *(f"n={n}" for n in numbers))
-    labels = [METHODS[method].title for method in COMPARED] * len(request.examples)
-    breaks = tuple(range(len(COMPARED), len(rows), len(COMPARED)))
+    labels = [METHODS[method].title for method in FIGURE_METHODS] * len(request.examples)
+    breaks = tuple(range(len(FIGURE_METHODS), len(rows), len(FIGURE_METHODS)))
     return Grid(tuple(rows), heads, tuple(labels), breaks=breaks, keys=(SALIENCY_KEY,))
 
 
 def small(request: FigureRequest) -> Grid:
-    """GAM of the last three blocks one by one, their mean, and Grad-CAM."""
+    """One row per image: GAM of each of the last three blocks, the mean of the three, and Grad-CAM."""
     require_several_blocks(request.lens)
     most = min(MOST_BLOCKS, len(request.lens.blocks))
     rows, labels = [], []
@@ -90,7 +90,7 @@ def small(request: FigureRequest) -> Grid:
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """One row of the figure: its title, the image, and named maps (H,W) in [0,1] of the image's size."""
+    """One row of `strips`: a title, an image, and (name, map) pairs; maps are (H,W) in [0,1], of the image's size."""
 
     title: str
     image: Image.Image
@@ -98,9 +98,12 @@ class Strip:
 
 
 def strips(rows: Sequence[Strip]) -> Grid:
-    """One row per strip: image and maps. Names stand over the columns where all strips share them, else under maps."""
+    """Make a grid with one row per strip: the image, then its maps.
+
+    The names of maps become column heads if all strips have the same ones; otherwise they stand under each map.
+    """
     if not rows or not all(strip.maps for strip in rows):
-        raise GamlensError("A strip has an image and at least one map: none was given.")
+        raise GamlensError("Every strip needs an image and at least one map; found none: add strips, or maps to them.")
     names = {tuple(name for name, _ in strip.maps) for strip in rows}
     shared = next(iter(names)) if len(names) == 1 else ()
     lines = []
@@ -114,7 +117,7 @@ def strips(rows: Sequence[Strip]) -> Grid:
 
 
 def sanity(request: FigureRequest) -> Grid:
-    """GAM of the model, then with its weights made random from the head down, one part more in every column."""
+    """GAM of the trained model, then of a copy with random weights: one more part per column, from the head down."""
     lens, examples = request.lens, targeted_examples(request)
     trained = [lens.classify(e.image, None if e.target is None else [e.target], n=request.n) for e in examples]
     columns = {"As trained": [result.full().numpy() for result in trained]}

@@ -1,4 +1,4 @@
-"""Figures of pairs: three methods side by side, Grad-CAM++'s overflow, negative gradients, blocks one by one."""
+"""Figures that explain the similarity of pairs: cosine, dot, overflow, negative and layers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,8 @@ import torch
 
 from gamlens.explanation import Explanation
 from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, draw_evidence, heat, is_empty, photo, plain_map
-from gamlens.figures.request import COMPARED, FigureRequest, example_pairs, require_several_blocks
+from gamlens.figures.request import FigureRequest, example_pairs, require_several_blocks
+from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.render import Grid, LineKey, Panel, ScaleKey
 from gamlens.trace import HIDDEN_SHARE, Trace
 
@@ -16,22 +17,22 @@ SUMS_KEY = ScaleKey("Sums over channels", "0", "largest")
 
 
 def cosine(request: FigureRequest) -> Grid:
-    """GAM, Grad-CAM and Grad-CAM++ by cosine, two rows per pair; a Grad-CAM that hides most evidence is marked."""
-    return _methods_beside(replace(request, score="cosine"), COMPARED)
+    """GAM, Grad-CAM and Grad-CAM++ by cosine, two rows per pair; Grad-CAM is framed red if it hides most evidence."""
+    return _methods_beside(replace(request, score="cosine"), FIGURE_METHODS)
 
 
 def dot(request: FigureRequest) -> Grid:
-    """The same by dot product, with Grad-CAM++ as it was published, which overflows."""
-    return _methods_beside(replace(request, score="dot"), (*COMPARED, LITERAL))
+    """The same by dot product, with Grad-CAM++ as it was published in a further column; its exp(score) overflows."""
+    return _methods_beside(replace(request, score="dot"), (*FIGURE_METHODS, LITERAL))
 
 
 def overflow(request: FigureRequest) -> Grid:
-    """GAM's last block beside the published Grad-CAM++ by dot product; a map with nothing in it is marked."""
+    """GAM of the last block beside Grad-CAM++ as published, by dot product. Empty maps are framed red."""
     return _methods_beside(replace(request, score="dot", n=1, others=1), ("gam", LITERAL))
 
 
 def negative(request: FigureRequest) -> Grid:
-    """Why Grad-CAM fails by cosine: activations, gradient sums, P and N of Eq. 4, and the pixels it hides."""
+    """Why Grad-CAM fails: one column per image with activations, gradient sums, P and N of Eq. 4, and hidden pixels."""
     names = ("Photo", "GAM", "Grad-CAM", "Activations", "Gradients > 0", "Gradients < 0", "P", "|N|", "Hidden")
     columns: list[list[Panel]] = []
     groups = []
@@ -47,7 +48,7 @@ def negative(request: FigureRequest) -> Grid:
 
 
 def layers(request: FigureRequest) -> Grid:
-    """Each block of a pair: its map, activations, gradients; and the mean over the last n blocks, n = 1, 2, ..."""
+    """One row per block of a pair, from the last: map, activations, positive gradients, and the mean map down to it."""
     require_several_blocks(request.lens)
     x, y = example_pairs(request)[0]
     trace = request.lens.trace_pair(x.image, y.image, n=min(4, len(request.lens.blocks)))
@@ -70,12 +71,12 @@ def layers(request: FigureRequest) -> Grid:
 
 
 def _aspects(panels: Sequence[Panel]) -> tuple[float, ...]:
-    """Width over height of each picture: columns this wide hold pictures of one height."""
+    """The aspect ratio (width / height) of each picture: columns of these widths make all pictures equally high."""
     return tuple(panel.image.width / panel.image.height for panel in panels)
 
 
 def _diagnosis(gam: Explanation, cam: Explanation, side: Trace) -> list[Panel]:
-    """One image's column of the negative-gradient figure; each two parts that are compared share a scale."""
+    """One image's column of the figure `negative`. The two gradient sums share a scale, and so do P and |N|."""
     frame, evidence = gam.frames[0], side.evidence()
     share = float(evidence.hidden_share[0])
     activation, rising, falling = (part[0] for part in side.sums())
@@ -97,9 +98,9 @@ def _diagnosis(gam: Explanation, cam: Explanation, side: Trace) -> list[Panel]:
 
 
 def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
-    """The methods beside one another, two rows per pair.
+    """The maps of several methods side by side, two rows per pair.
 
-    A map is framed red where it fails by a rule: nothing in it, or most of the positive evidence hidden.
+    A map is framed red if it is empty; Grad-CAM's also if it hides more than HIDDEN_SHARE of the positive evidence.
     """
     rows, labels = [], []
     for x, y in example_pairs(request):
@@ -109,7 +110,8 @@ def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
         for side, part in zip("xy", trace.sides(request.score), strict=True):
             own = {name: getattr(result, side) for name, result in results.items()}
             failed = {name for name, shown in own.items() if is_empty(shown)}
-            failed |= {"grad_cam"} if part.evidence().hidden_share[0] > HIDDEN_SHARE else set()
+            if part.evidence().hidden_share[0] > HIDDEN_SHARE:
+                failed |= {name for name in own if METHODS[name].hides_evidence}
             maps = (heat(shown, mark="bad" if name in failed else "") for name, shown in own.items())
             rows.append((photo(own["gam"]), *maps))
     heads, breaks = ("Photo", *map(request.head, methods)), tuple(range(2, len(rows), 2))

@@ -1,6 +1,7 @@
-"""The panels and keys that several figures share, and Eq. 4 as pictures.
+"""Panels and legend keys that several figures share, and drawings of Eq. 4.
 
-Eq. 4: what Grad-CAM adds up (P), what it takes away (N), and the pixels it therefore hides.
+Eq. 4 splits Grad-CAM's sum over channels into channels with positive (P) and with negative (N) weights. Pixels with
+|N| >= P are hidden: Grad-CAM sets them to zero.
 """
 
 from dataclasses import replace
@@ -24,12 +25,12 @@ SALIENCY_KEY = ScaleKey("Saliency", over=True)
 
 
 def photo(explanation: Explanation, row: int = 0) -> Panel:
-    """The image of a row."""
+    """A panel of the image of a row, without a map."""
     return Panel(explanation.image(row), alt="the photo")
 
 
 def heat(explanation: Explanation, row: int = 0, *, block: str | None = None, **words: Any) -> Panel:
-    """A map over its photo; `words` are further fields of the Panel."""
+    """A panel of a row's map over its photo. `words` are further fields of Panel, such as caption and mark."""
     return Panel(explanation.overlay(row, block=block), alt=f"{explanation.names[row]}: saliency", **words)
 
 
@@ -39,7 +40,7 @@ def frame_of(explanation: Explanation, row: int = 0) -> Frame:
 
 
 def scaled_frame(frame: Frame, image: Image.Image) -> Frame:
-    """The frame of a smaller copy of the photo, given that of the photo itself."""
+    """The frame of `image`, a smaller copy of a photo, computed from the photo's own frame."""
     across, down = image.width / frame.original[1], image.height / frame.original[0]
     x0, y0, x1, y1 = frame.window
     window = (x0 * across, y0 * down, x1 * across, y1 * down)
@@ -47,30 +48,30 @@ def scaled_frame(frame: Frame, image: Image.Image) -> Frame:
 
 
 def full_size(values: Tensor, frame: Frame) -> NDArray[np.float32]:
-    """Values (h,w) at a block's size, cut to [0,1], as a map (H,W) at the size of the image."""
+    """Resize values (h,w) of a block to the input, clamp them to [0,1] and place them in the image: (H,W)."""
     wide = fuse.resize(values[None], frame.size)[0].clamp(0, 1)
     return np.asarray(frame.map(wide.cpu()).numpy(), dtype=np.float32)
 
 
 def plain_map(values: Tensor, frame: Frame, top: float | None = None) -> Panel:
-    """Values (h,w) at a block's size, divided by `top` (default: their largest), as colours without the photo."""
+    """A panel of a block's values (h,w) as colours, without the photo. `top` is the value with the brightest colour."""
     most = float(values.max()) if top is None else top
     return Panel(Image.fromarray(render.colorize(full_size(values / max(most, 1e-30), frame))))
 
 
 def is_empty(explanation: Explanation, row: int = 0) -> bool:
-    """Whether a map has nothing in it: it was flat, or not finite."""
+    """Whether a map is all zeros, as normalisation makes maps that were flat or not finite."""
     return float(explanation.maps[row].max()) == 0
 
 
 def place_keys(predicted: str, *, truth: bool, dashed: bool) -> tuple[ScaleKey | LineKey, ...]:
-    """The colour scale, the line of predicted places and, where there is ground truth, the line of true ones."""
+    """Legend keys: the colour scale, the line of predictions and, with `truth`, the line of the ground truth."""
     lines = (SALIENCY_KEY, LineKey(predicted, PREDICTED_INK))
     return (*lines, LineKey("ground truth", TRUE_INK, dashed=dashed)) if truth else lines
 
 
 class EvidenceDrawing(NamedTuple):
-    """Pictures of P, of |N| and of the hidden pixels, and the maps (H,W) of P and |N| in [0,1] on one scale."""
+    """Pictures of P, |N| and the hidden pixels, and the maps (H,W) of P and |N|, scaled to [0,1] by one factor."""
 
     positive: Image.Image
     negative: Image.Image
@@ -92,14 +93,14 @@ def draw_evidence(
     """Draw P, |N| and the hidden pixels of Eq. 4 for one row.
 
     Args:
-        evidence: What `trace.evidence(block)` gives: P, N and the hidden pixels, (R,h,w) each.
+        evidence: The result of `trace.evidence(block)`: P, N and the hidden pixels, (R,h,w) each.
         image: The photo of the row.
         frame: Where the model's input lies in that photo, whose size is `frame.original`.
         row: Which of the R rows is drawn.
         opacity: How strongly P and |N| cover the photo; None draws their colours without the photo.
         cmaps: The colour maps of P and |N|.
         outline: The colour of the line around hidden pixels, which are dimmed as well.
-        thick: The width of that line, in units of the usual one.
+        thick: The width of that line, as a multiple of the default width.
     """
     positive, negative, hidden = (part[row] for part in evidence)
     top = torch.maximum(positive.max(), negative.abs().max()).clamp(min=1e-30)

@@ -1,6 +1,6 @@
-"""What a figure is made from: a lens, examples, and the choices of the person who asks for it.
+"""The inputs of a figure: a lens, examples and options.
 
-Examples are image files of the user's, or items of a data set with their ground truth.
+Examples are the user's image files, or items of a data set with their ground truth.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,21 @@ from gamlens.methods import METHODS
 from gamlens.render import BoxCorners
 from gamlens.trace import Trace
 
-COMPARED = ("gam", "grad_cam", "grad_cam_pp")
 PAPER_N = 2  # the number of blocks that the paper uses for GAM
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """An image with the class to explain (None: the top one) and its ground truth, where there is one.
+    """An image, the class to explain on it, and its ground truth if there is one.
 
-    `boxes` are in pixels of an image of `size` (height, width); `mask` and `void` are (H,W).
+    Attributes:
+        image: The image file.
+        target: The class to explain; None for the model's top class.
+        title: The label of the row.
+        boxes: True boxes (x0, y0, x1, y1), in pixels of an image of `size`.
+        size: (height, width) that `boxes` refer to; None for the size of the image file.
+        mask: The true mask (H,W).
+        void: Pixels (H,W) that are neither object nor background and are not counted.
     """
 
     image: str
@@ -44,8 +50,14 @@ class Example:
 class FigureRequest:
     """Everything that a figure is made from.
 
-    `n` is the number of blocks for GAM and `others` that for the other methods; `score` is the pair score;
-    `threshold` is where a map is cut for boxes and masks.
+    Attributes:
+        lens: The model to explain.
+        examples: The images, in the order of the figure.
+        targets: Classes that replace those of the examples: none, one for all, or one per example.
+        n: The number of last blocks for GAM.
+        others: The number of last blocks for the other methods.
+        score: The pair score.
+        threshold: Map values from 0 to 1; boxes and masks are drawn around pixels of at least this value.
     """
 
     lens: Lens
@@ -57,13 +69,13 @@ class FigureRequest:
     threshold: float = 0.25
 
     def blocks_of(self, method: str) -> int:
-        """The n of that method; where a model has one block, the usual n = 2 means 1."""
+        """The number of blocks for a method. For a model with one block, the default PAPER_N becomes 1."""
         wanted = self.n if method == "gam" else self.others
         return 1 if wanted == PAPER_N and len(self.lens.blocks) == 1 else wanted
 
     @property
     def most(self) -> int:
-        """How many blocks must be captured."""
+        """The largest number of blocks that any method needs."""
         return max(self.n, self.others)
 
     def head(self, method: str) -> str:
@@ -71,30 +83,30 @@ class FigureRequest:
         return f"{METHODS[method].title}, n={self.blocks_of(method)}"
 
     def trace(self, example: Example, n: int | None = None) -> Trace:
-        """One example traced for its target, with n blocks (default: as many as any method needs)."""
+        """Trace one example for its target with n blocks (default: as many as any method needs)."""
         target = None if example.target is None else [example.target]
         return self.lens.trace(example.image, target, n=self.most if n is None else n)
 
     def explain(self, trace: Trace, methods: tuple[str, ...]) -> dict[str, Explanation]:
-        """Each method's explanation at its own n, in order."""
+        """Explain a trace by each method, with that method's own number of blocks: {method: explanation}."""
         return {name: trace.explain(name, self.blocks_of(name)) for name in methods}
 
 
 def targeted_examples(request: FigureRequest) -> tuple[Example, ...]:
-    """The examples with the targets that were given: one for all, or one each. Without any they keep their own."""
+    """The examples with the request's targets in place of their own, if it has any: one for all, or one per example."""
     targets, examples = request.targets, request.examples
     if not targets:
         return examples
     if len(targets) not in (1, len(examples)):
         raise GamlensError(
-            f"{len(targets)} targets were given for {len(examples)} images: give one for all, or one each."
+            f"{len(targets)} targets were given for {len(examples)} images: give one for all, or one per image."
         )
     given = targets * len(examples) if len(targets) == 1 else targets
     return tuple(replace(example, target=target) for example, target in zip(examples, given, strict=True))
 
 
 def example_pairs(request: FigureRequest) -> list[tuple[Example, Example]]:
-    """The examples two by two."""
+    """The examples as pairs: the first with the second, the third with the fourth, and so on."""
     examples = request.examples
     if len(examples) % 2:
         raise GamlensError(f"A figure of pairs takes images two by two; found {len(examples)}: give one more.")
@@ -102,16 +114,16 @@ def example_pairs(request: FigureRequest) -> list[tuple[Example, Example]]:
 
 
 def require_several_blocks(lens: Lens) -> None:
-    """An error where the model has one block, for figures that compare blocks."""
+    """Raise a GamlensError if the model has only one block. For figures that compare blocks."""
     if len(lens.blocks) < 2:
         raise GamlensError(
             f"This figure compares blocks and {lens.name} has {len(lens.blocks)} ({', '.join(lens.blocks)}): use a "
-            "model with more, or name them with --blocks."
+            "model with more blocks, or name several with --blocks."
         )
 
 
 def from_images(files: Sequence[str], *, masks: Path | None = None) -> tuple[Example, ...]:
-    """One example per file; `masks` is a folder with a PNG of each image's name, bright where the object is."""
+    """One example per image file. `masks` is a folder with NAME.png for each NAME.*, bright where the object is."""
     return tuple(Example(file, mask=None if masks is None else _mask_of(file, masks)) for file in files)
 
 
@@ -121,7 +133,7 @@ def _mask_of(file: str, folder: Path) -> NDArray[np.bool_]:
     if mask.shape != (image.height, image.width):
         raise GamlensError(
             f"The mask {str(place)!r} is {mask.shape[1]} x {mask.shape[0]}, its image {image.width} x "
-            f"{image.height}: they must have one size."
+            f"{image.height}: give a mask of the image's size."
         )
     return mask
 
@@ -129,9 +141,14 @@ def _mask_of(file: str, folder: Path) -> NDArray[np.bool_]:
 def from_dataset(
     dataset: Dataset, lens: Lens, *, takes: str = "images", count: int = 4, items: Sequence[str] = ()
 ) -> tuple[Example, ...]:
-    """`count` items spread over the data set, or those named; pairs are neighbours of one class.
+    """Examples from a data set.
 
-    `takes`: "images", "boxes", "masks", "pairs", or "overview" (an image and a pair).
+    Args:
+        dataset: The data set.
+        lens: The model; classes of the data set are matched with its labels.
+        takes: "images", "boxes", "masks", "pairs" (neighbours of one class), or "overview" (an image and a pair).
+        count: How many items to take, spread evenly over the data set.
+        items: Names of the items to take instead.
     """
     if takes == "overview":
         one = from_dataset(dataset, lens, count=1, items=items[:1])
@@ -151,7 +168,7 @@ def from_dataset(
 
 
 def example_of(sample: Sample, unit: Unit, kind: str) -> Example:
-    """The image of a sample with the ground truth of its unit's class that runs of this kind are measured by."""
+    """An example of a sample's image with the ground truth of the unit's class that evaluations of this `kind` use."""
     own = [box for box in sample.boxes if box.label == unit.label and kind == "localization"]
     boxes = tuple((box.x0, box.y0, box.x1, box.y1) for box in own)
     mask, void = (sample.load_mask(unit.label), sample.void()) if kind == "segmentation" else (None, None)

@@ -40,8 +40,8 @@ class Transform:
     Example:
         >>> from PIL import Image
         >>> transform = Transform(size=(224, 224), mode="crop", short=256)
-        >>> batch, frame = transform(Image.new("RGB", (512, 1024)))
-        >>> batch.shape
+        >>> tensor, frame = transform(Image.new("RGB", (512, 1024)))
+        >>> tensor.shape
         torch.Size([3, 224, 224])
         >>> frame.window  # x0, y0, x1, y1 in pixels of the original image
         (32.0, 288.0, 480.0, 736.0)

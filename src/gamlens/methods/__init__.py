@@ -1,13 +1,19 @@
-"""Saliency methods, one file a paper. Each is a pure function from tensors to an unnormalised map (B,h,w)."""
+"""Saliency methods, one file per paper. Each is a pure function from tensors to an unnormalised map (B,h,w).
+
+`METHODS` says of each method all that others must know: what its function is given, and how its map behaves.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from gamlens.errors import Registry
+from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
@@ -19,15 +25,30 @@ from gamlens.methods.vdsn import vdsn
 from gamlens.methods.xgrad_cam import xgrad_cam
 
 Kind = Literal["block", "pair", "input"]
+Reads = Literal["activation", "gradient", "score", "other"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """An entry of METHODS.
+    """An entry of METHODS: a function, and all that others must know about it.
 
-    `block` methods take (activation, gradient), and the score too where `reads_score`; `pair` methods take the
-    last activations of the two images; `input` methods take (pixels, gradient by the pixels), which need a pass of
-    their own through the whole network, under the context that `during` makes.
+    Attributes:
+        fn: Tensors of B rows -> a map (B,h,w), neither resized nor normalised. `reads` says which tensors.
+        kind: "block": a map of one image from one block, (B,C,h,w). "pair": a map of an image from its last block and
+            that of the image it is compared with. "input": a map of one image from the pixels, which needs a pass of
+            its own through the whole network.
+        title: The name that people read.
+        reads_score: Whether `fn` is given the explained score, (B,), too.
+        during: Makes the context that the forward of an "input" method runs under.
+        needs_gradient: Whether `fn` is given the gradient of the score. Where it is not, images that are traced for
+            this method run without a graph and without a backward.
+        hides_evidence: Whether the map is relu(P + N) of Eq. 4, so that it is zero wherever negative gradients
+            outweigh the positive evidence. A result then warns if they do so for most of it.
+        scales_with_gradient: Whether the map of c times the gradient is c times the map, for every c > 0. The
+            normalised map is then the same for any multiple of a score.
+        divides: Whether `fn` divides by sums of activations or gradients. Near zero these lose digits.
+        stable: Whether finite tensors give a finite map in their own precision. The literal Grad-CAM++ works in
+            float32 and overflows.
     """
 
     fn: Callable[..., Tensor]
@@ -35,25 +56,67 @@ class Method:
     title: str = ""
     reads_score: bool = False
     during: Callable[[], AbstractContextManager[Any]] = nullcontext
+    needs_gradient: bool = True
+    hides_evidence: bool = False
+    scales_with_gradient: bool = False
+    divides: bool = False
+    stable: bool = True
+
+    @cached_property
+    def reads(self) -> tuple[Reads, ...]:
+        """What `fn` is given, in this order, one row per map.
+
+        "activation" (B,C,h,w), the block or the pixels; "other" (B,C,h',w'), the other image's block; "gradient"
+        (B,C,h,w), that of the score by the activation; "score" (B,).
+        """
+        if self.kind == "pair":
+            return ("activation", "other")
+        gradient: tuple[Reads, ...] = ("gradient",) if self.needs_gradient else ()
+        score: tuple[Reads, ...] = ("score",) if self.reads_score else ()
+        return ("activation", *gradient, *score)
+
+    def of_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Both raw maps of P pairs by a method of kind "pair".
+
+        (P,C,h,w), (P,C,h',w') -> (P,h,w), (P,h',w'), in float32 or wider.
+        """
+        with torch.no_grad(), without_autocast(x):
+            x, y = at_least_float32(x), at_least_float32(y)
+            return self.fn(x, y), self.fn(y, x)
 
 
 METHODS: dict[str, Method] = Registry(
     "method",
     {
-        "gam": Method(gam, "block", "GAM"),
-        "grad_cam": Method(grad_cam, "block", "Grad-CAM"),
-        "grad_cam_pp": Method(grad_cam_pp, "block", "Grad-CAM++"),
-        "grad_cam_pp_literal": Method(grad_cam_pp_literal, "block", "Grad-CAM++ (literal)", reads_score=True),
-        "layer_cam": Method(layer_cam, "block", "LayerCAM"),
-        "hires_cam": Method(hires_cam, "block", "HiResCAM"),
-        "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM"),
-        "vdsn": Method(vdsn, "pair", "VDSN"),
-        "input_gradient": Method(input_gradient, "input", "Input gradient"),
-        "guided_backprop": Method(guided_backprop, "input", "Guided backprop", during=Guided),
+        "gam": Method(gam, "block", "GAM", scales_with_gradient=True),
+        "grad_cam": Method(grad_cam, "block", "Grad-CAM", hides_evidence=True, scales_with_gradient=True),
+        "grad_cam_pp": Method(grad_cam_pp, "block", "Grad-CAM++", divides=True),
+        "grad_cam_pp_literal": Method(
+            grad_cam_pp_literal, "block", "Grad-CAM++ (literal)", reads_score=True, divides=True, stable=False
+        ),
+        "layer_cam": Method(layer_cam, "block", "LayerCAM", scales_with_gradient=True),
+        "hires_cam": Method(hires_cam, "block", "HiResCAM", scales_with_gradient=True),
+        "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM", scales_with_gradient=True, divides=True),
+        "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False),
+        "input_gradient": Method(input_gradient, "input", "Input gradient", scales_with_gradient=True),
+        "guided_backprop": Method(
+            guided_backprop, "input", "Guided backprop", during=Guided, scales_with_gradient=True
+        ),
     },
 )
+PAPER_METHODS = ("gam", "grad_cam_pp", "grad_cam")  # those that the paper compares, in the order of its tables
+FIGURE_METHODS = tuple(name for name in METHODS if name in PAPER_METHODS)  # the same, in the order of METHODS
 
 
 def find(name: str) -> Method:
     """The method of that name, or an error with near matches."""
     return METHODS[name]
+
+
+def names(*kinds: Kind) -> tuple[str, ...]:
+    """The names of the methods of these kinds, in the order of METHODS.
+
+    >>> names("pair")
+    ('vdsn',)
+    """
+    return tuple(name for name, method in METHODS.items() if method.kind in kinds)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def grad_cam(activation: Tensor, gradient: Tensor) -> Tensor:
-    """relu(sum_k a_k h_k), a_k the spatial mean of g_k: (B,C,h,w), (B,C,h,w) -> (B,h,w).
+    """relu(sum_k a_k h_k), where a_k is the mean of g_k over positions: (B,C,h,w), (B,C,h,w) -> (B,h,w).
 
     >>> h = torch.tensor([[[[1.0, 2.0]], [[3.0, 1.0]]]])
     >>> g = torch.tensor([[[[1.0, 3.0]], [[-2.0, 0.0]]]])
@@ -17,7 +17,7 @@ def grad_cam(activation: Tensor, gradient: Tensor) -> Tensor:
 
 
 def evidence(activation: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Grad-CAM's sum before its ReLU, split by the sign of a_k into P (a_k >= 0) and N (a_k < 0), Eq. 4.
+    """Eq. 4: Grad-CAM's sum before its ReLU, split into P, the channels with a_k >= 0, and N, those with a_k < 0.
 
     (B,C,h,w), (B,C,h,w) -> (B,h,w), (B,h,w). Grad-CAM hides a pixel where |N| >= P.
     """

@@ -7,8 +7,8 @@ from torch import Tensor
 def grad_cam_pp(activation: Tensor, gradient: Tensor) -> Tensor:
     """relu(sum_k w_k h_k), w_k = sum_ij beta relu(g), beta = 1 / (2 + S_k g), S_k = sum_ij h_k.
 
-    (B,C,h,w), (B,C,h,w) -> (B,h,w). exp(s) cancels in beta and, being one factor an image, again in the
-    normalisation, so it never appears. beta is 0 where g = 0 or the denominator is not positive.
+    (B,C,h,w), (B,C,h,w) -> (B,h,w). The factor exp(s) of Eq. 6 cancels in beta. In w_k it is one factor per image,
+    which the normalisation removes, so it is left out. beta is 0 where g = 0 or the denominator is not positive.
     """
     total = activation.sum(dim=(2, 3), keepdim=True)
     denominator = 2 + total * gradient
@@ -19,9 +19,9 @@ def grad_cam_pp(activation: Tensor, gradient: Tensor) -> Tensor:
 
 
 def grad_cam_pp_literal(activation: Tensor, gradient: Tensor, score: Tensor) -> Tensor:
-    """Eq. 6 as printed, exp(s) in float32 and all: (B,C,h,w), (B,C,h,w), (B,) -> (B,h,w).
+    """Eq. 6 as it is printed, with exp(s) in float32: (B,C,h,w), (B,C,h,w), (B,) -> (B,h,w).
 
-    On a dot product s is in the hundreds, exp(s) overflows and the map is lost: the failure the paper reports.
+    A dot product s is in the hundreds: exp(s) overflows and the map is lost: the failure that the paper reports.
     """
     h, g = activation.float(), gradient.float()
     exp = score.float().exp()[:, None, None, None]

@@ -12,9 +12,9 @@ RECTIFIERS = frozenset({"relu", "relu6", "hardtanh"})
 
 
 class Guided(TorchFunctionMode):
-    """While this is on, what a ReLU passes back loses its negative part: x = relu(z), dz = [z > 0] relu(dx).
+    """Inside this context the gradient that reaches a ReLU loses its negative part: x = relu(z), dz = [z > 0] relu(dx).
 
-    It sees modules, functions and work in place alike, and leaves the model as it is. ReLU6 counts as a ReLU.
+    It finds ReLUs that are modules or functions, in place or not, and does not change the model. ReLU6 is one of them.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class Guided(TorchFunctionMode):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         if kind is None and self.found == 0:
-            warn("guided_backprop met no ReLU in this network: its map is that of input_gradient.")
+            warn("guided_backprop found no ReLU in this network: its map is that of input_gradient.")
 
 
 def guided_backprop(pixels: Tensor, gradient: Tensor) -> Tensor:
-    """max_c |g_c|, g the gradient by the model's input under `Guided`: (B,C,H,W), (B,C,H,W) -> (B,H,W)."""
+    """max_c |g_c|, where g is the gradient by the model's input under `Guided`: (B,C,H,W), (B,C,H,W) -> (B,H,W)."""
     return gradient.abs().amax(dim=1)
 
 

@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def input_gradient(pixels: Tensor, gradient: Tensor) -> Tensor:
-    """max_c |g_c|, pixel by pixel, g the gradient by the model's input: (B,C,H,W), (B,C,H,W) -> (B,H,W).
+    """max_c |g_c|, pixel by pixel, where g is the gradient by the model's input: (B,C,H,W), (B,C,H,W) -> (B,H,W).
 
     >>> import torch
     >>> g = torch.tensor([[[[1.0, -4.0]], [[-3.0, 2.0]]]])

@@ -1,4 +1,4 @@
-"""A model and the layers that are read: finding them, and one forward that keeps them."""
+"""A model and the layers that are read: they are found once, and one forward keeps what they gave."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PRECISIONS: dict[str, torch.dtype | None] = Registry(
 
 
 class HookedModel:
-    """A model and where it is read: at the blocks and the embedding that the user named, or that are found."""
+    """A model, and the layers where it is read: the blocks and the embedding, named by the user or found."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HookedModel:
         self._grids: dict[tuple[int, int], Mapping[str, TokenGrid]] = {}
 
     def with_model(self, model: nn.Module) -> HookedModel:
-        """The same blocks of another copy of the model."""
+        """The same for another copy of the model: the same blocks and embedding are read there."""
         other = copy.copy(self)
         other.model, other.guard, other._programs = model, ModelGuard(unwrap(model)), {}
         return other
@@ -74,18 +74,19 @@ class HookedModel:
 
     @property
     def embedding(self) -> LayerPoint:
-        """The tensor that pairs are compared by."""
+        """The layer whose output pairs are compared by."""
         return self.named_embedding or LayerPoint.parse(self.layout.embedding)
 
     @property
     def layout(self) -> NetworkLayout:
+        """What discovery found in the network: its stages and its embedding."""
         layout = self.model_blocks().layout
         if layout is None:
             raise GamlensError("The blocks were named by hand and no others could be found: name the embedding too.")
         return layout
 
     def model_blocks(self, batch: Tensor | None = None) -> ModelBlocks:
-        """Where the model is read. It is found when the first image comes."""
+        """The blocks that are read. They are found with the first `batch` (B,C,H,W), and known from then on."""
         if self.known_blocks is None:
             if batch is None:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
@@ -93,7 +94,7 @@ class HookedModel:
         return self.known_blocks
 
     def find_blocks_at(self, size: tuple[int, int]) -> None:
-        """Find the blocks at once, at the usual input size; a model that takes another waits for its first image."""
+        """Find the blocks now, on an empty image of `size` (H,W). A model that rejects it waits for its first image."""
         like = self.reference_tensor(torch.empty(0))
         first = next((layer for layer in self.inner.modules() if isinstance(layer, nn.Conv2d)), None)
         for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
@@ -102,7 +103,7 @@ class HookedModel:
                 break
 
     def reference_tensor(self, other: Tensor) -> Tensor:
-        """A floating point tensor of the model, for its device and dtype; `other` where the model has none."""
+        """A parameter or buffer, for the model's device and dtype; `other` if the model has no floating point one."""
         for tensor in chain(self.model.parameters(), self.model.buffers()):
             if tensor.is_floating_point():
                 return tensor
@@ -111,7 +112,7 @@ class HookedModel:
     # One forward
 
     def to_model(self, batch: Tensor) -> Tensor:
-        """The batch on the model's device and of its dtype."""
+        """The batch (B,C,H,W) on the model's device and in its dtype."""
         like = self.reference_tensor(batch)
         batch = batch.to(like.device, like.dtype)
         if batch.is_cuda and self.dtype is not None:
@@ -125,16 +126,18 @@ class HookedModel:
 
         Args:
             n: How many blocks are kept, counted from the last; None for all.
-            method: A method of kind "input" is given the pixels and a pass of its own in place of blocks.
+            method: The method that the forward is for. One of kind "input" gets the pixels in place of blocks, and
+                one that needs no gradient a forward without a graph. None stands for any method that reads blocks.
             embedding: Whether the embedding (B,D) is kept, too.
         """
         batch = self.to_model(batch)
         found = self.model_blocks(batch)
+        graph = method is None or method.needs_gradient
         if method is not None and method.kind == "input":
-            record = self._run(batch, found, (PIXELS,), method, embedding)
+            record = self._run(batch, found, (PIXELS,), method, embedding, graph)
             record.method = method
         else:
-            record = self._run(batch, found, last_layers(found.points, n), None, embedding)
+            record = self._run(batch, found, last_layers(found.points, n), None, embedding, graph)
         if record.blocks:
             check = finite(record.activations, partial(_say_not_finite, self.name))
             record.checks = record.checks.with_check(check, batch.device)
@@ -143,7 +146,7 @@ class HookedModel:
     def forward_only(self, batch: Tensor, *, embedding: bool = False) -> ForwardRecord:
         """One forward of `batch` (B,C,H,W) that keeps no block, and so no graph."""
         batch = self.to_model(batch)
-        return self._run(batch, self.model_blocks(batch), (), None, embedding)
+        return self._run(batch, self.model_blocks(batch), (), None, embedding, graph=False)
 
     def _run(
         self,
@@ -152,25 +155,29 @@ class HookedModel:
         points: Sequence[LayerPoint],
         method: Method | None,
         embedding: bool,
+        graph: bool,
     ) -> ForwardRecord:
-        """The forward itself, compiled or plain. A model that writes to its input is given a copy."""
+        """The forward itself, compiled or plain. A model that writes to its input is given a copy.
+
+        `method` is that of kind "input", whose context the forward runs under.
+        """
         batch = batch.clone() if found.writes_input else batch
         place = self.embedding if embedding else None
         whole = place is not None and place.name == OUTPUT and not has_output_module(self.inner)
         read = None if whole else place
         grids = self._grids_at(batch, found)
-        record = self._run_compiled(batch, points, read, grids) if self.compile and method is None else None
+        record = self._run_compiled(batch, points, read, grids, graph) if self.compile and method is None else None
         if record is None:
             during = method.during() if method is not None else None
             record = run_forward(
-                self.guard, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids
+                self.guard, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids, graph=graph
             )
         if place is not None:
             record.embedding = self._embedding(record, whole, batch.shape[0])
         return record
 
     def _embedding(self, record: ForwardRecord, whole: bool, count: int) -> Tensor:
-        """The embedding as one vector per image, (B,D), still in the graph; `whole`: it is the model's output."""
+        """The embedding as one vector per image, (B,D), in the record's graph; `whole`: it is the model's output."""
         with outside_inference_mode(), torch.enable_grad():
             found = pick(record.output, self.output) if whole else record.embedding
             if found is None or found.shape[:1] != (count,) or found.numel() == 0:
@@ -180,7 +187,7 @@ class HookedModel:
             return found.flatten(1)
 
     def picked(self, record: ForwardRecord) -> Any:
-        """What a score of the user's own is given: the model's output, or the part that `output=` picks."""
+        """What a callable score is given: the model's output, or the part of it that `output=` picks."""
         return record.output if self.output is None else pick(record.output, self.output)
 
     def class_scores(self, record: ForwardRecord, count: int) -> Tensor:
@@ -196,14 +203,19 @@ class HookedModel:
         return output
 
     def _run_compiled(
-        self, batch: Tensor, points: Sequence[LayerPoint], embedding: LayerPoint | None, grids: Mapping[str, TokenGrid]
+        self,
+        batch: Tensor,
+        points: Sequence[LayerPoint],
+        embedding: LayerPoint | None,
+        grids: Mapping[str, TokenGrid],
+        graph: bool,
     ) -> ForwardRecord | None:
-        """The same by a compiled program, made when it is first needed; None where the model cannot be compiled."""
+        """One forward by a compiled program, built when it is first needed; None if the model cannot be compiled."""
         from gamlens import compiled
 
         key = (tuple(points), embedding, len(batch) == 1, batch.shape[1:], batch.dtype, batch.device)
         try:
-            with self.guard.exclusive():  # no other forward has hooks on it meanwhile
+            with self.guard.exclusive():  # no other thread's forward has hooks on the model meanwhile
                 program = self._programs.get(key)
                 if key in self._programs and program is None:
                     return None
@@ -214,7 +226,7 @@ class HookedModel:
                     self._programs[key] = program
                     if not program.fits(batch):
                         raise compiled.Unsupported(f"what it runs depends on the number of images, here {len(batch)}")
-                return program.run(batch, precision=self.dtype, grids=grids)
+                return program.run(batch, precision=self.dtype, grids=grids, graph=graph)
         except (GamlensError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a compiler says, the plain model is there
@@ -223,7 +235,7 @@ class HookedModel:
             return None
 
     def _grids_at(self, batch: Tensor, found: ModelBlocks) -> Mapping[str, TokenGrid]:
-        """Where tokens lie at this batch's size: found anew for a size that is new."""
+        """For blocks of tokens, where in an image of this batch's size each token lies: found once per size."""
         size = (int(batch.shape[-2]), int(batch.shape[-1]))
         if not found.grids or size == found.size:
             return found.grids

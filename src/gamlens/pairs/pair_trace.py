@@ -28,11 +28,12 @@ from gamlens.trace import Provenance, Trace
 class PairTrace:
     """One forward of P pairs: both sides' activations and embeddings.
 
-    The score is chosen when explaining. Its gradients go back through the network once and are kept.
+    The score is chosen when explaining. Its gradients go back through the network once and are kept. A trace for a
+    method that needs no gradient has no graph: it gives any score without a backward, and explains such methods alone.
 
     Attributes:
         records: One forward of all images, x before y; or one for each side where their sizes differ.
-        embeddings: The embeddings of x and y, (P,D) each, in the graph.
+        embeddings: The embeddings of x and y, (P,D) each, in the graph if there is one.
         provenances: The images of x and y and how they were looked at.
         views: PairTraces of the same pairs at other scales or mirrored, and whether each is mirrored.
     """
@@ -81,9 +82,7 @@ class PairTrace:
         if entry.kind != "pair":
             left, right = x.explain(method, n, fuse), y.explain(method, n, fuse)
         else:
-            with torch.no_grad(), without_autocast(x.scores):
-                hx, hy = (at_least_float32(side.activations[self.blocks[-1]]) for side in (x, y))
-                raw = entry.fn(hx, hy), entry.fn(hy, hx)
+            raw = entry.of_pair(x.activations[self.blocks[-1]], y.activations[self.blocks[-1]])
             left, right = x.explain_raw(method, raw[0]), y.explain_raw(method, raw[1])
         return PairExplanation(left, right, left.scores)
 
@@ -103,9 +102,9 @@ class PairTrace:
             return self._sides[score]
 
     def _backward(self, score: str | scores.PairScoreFunction, keep: bool) -> tuple[Trace, Trace]:
-        """The score of every pair, and one backward into both sides."""
-        entry = scores.find_pair_score(score)
-        with without_autocast(self.embeddings[0]), outside_inference_mode(), torch.enable_grad():
+        """The score of every pair, and one backward into both sides if there is a graph."""
+        entry, graph = scores.find_pair_score(score), self.records[0].has_graph
+        with without_autocast(self.embeddings[0]), outside_inference_mode(), torch.set_grad_enabled(graph):
             x, y = at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1])
             value = entry.fn(x, y)
         waiting = Checks()
@@ -115,7 +114,7 @@ class PairTrace:
             waiting = waiting.with_check(entry.defined(x, y), x.device)
         waiting = waiting.with_check(finite_score(value, len(self)), value.device)
         found = backward.gradients(value, self.records, keep_graph=keep)
-        if entry.saturated is not None:
+        if entry.saturated is not None and graph:
             empty = entry.saturated(value.detach(), x.detach(), y.detach())
             found = [{name: scores.without_saturated(g, empty) for name, g in part.items()} for part in found]
             saturated = Check(empty.any, partial(entry.saturated_message, empty), fatal=False)

@@ -1,4 +1,4 @@
-"""The first page to look at: the embedded model on photos that packages ship. Its words are in demo.toml."""
+"""The page of `gamlens demo`: the bundled model explained on photos that packages ship. Its texts are in demo.toml."""
 
 import platform
 import time
@@ -17,17 +17,17 @@ from gamlens import render
 from gamlens._version import __version__
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.figures import COMPARED, draw_evidence
+from gamlens.figures import draw_evidence
 from gamlens.files import StagedFiles
 from gamlens.lens import Lens
-from gamlens.methods import METHODS
+from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Block, Grid, Page, Panel, Section, Table, Text
 from gamlens.render.inline import slug
 from gamlens.report.image_files import guess_bars
 from gamlens.trace import Trace
 
-METHOD_TITLES = tuple(METHODS[name].title for name in COMPARED)
+METHOD_TITLES = tuple(METHODS[name].title for name in FIGURE_METHODS)
 
 
 @cache
@@ -38,26 +38,26 @@ def words() -> dict[str, Any]:
 
 
 def one_class(lens: Lens) -> Section:
-    """A class explained by three methods side by side, and the model's top five."""
+    """The top class of a photo explained by three methods side by side, and the model's five best guesses."""
     trace = lens.trace(photo("cheetah"), n=2)
     panels = (Panel(photo("cheetah"), alt="a running cheetah"), *_class_panels(trace, 0))
     return _section("one_class", Grid((panels,), ("Photo", *METHOD_TITLES)), guess_bars(trace.top(5)[0]))
 
 
 def two_things(lens: Lens) -> Section:
-    """One photo with two things in it, explained for each of them from one forward."""
+    """A photo with two objects, explained for the class of each; both share one forward."""
     trace = lens.trace(scene("cat", "coffee"), [["Egyptian cat", "espresso"]], n=2)
     labels = tuple(f"Why **{name}**?" for name in trace.explain().names)
     return _section("two_things", Grid((_class_panels(trace, 0), _class_panels(trace, 1)), METHOD_TITLES, labels))
 
 
 def two_cheetahs(lens: Lens) -> Section:
-    """A pair that matches, by cosine and by dot product, both maps each."""
+    """A similar pair, explained by cosine and by dot product: both maps of three methods."""
     pair = lens.trace_pair(photo("cheetah"), photo("cheetah_face"), n=2)
     photos = render.beside([photo("cheetah"), photo("cheetah_face")])
     rows, labels = [], []
     for score in ("cosine", "dot"):
-        results = [pair.explain(name, 1 if name != "gam" else 2, score=score) for name in COMPARED]
+        results = [pair.explain(name, 1 if name != "gam" else 2, score=score) for name in FIGURE_METHODS]
         rows.append((Panel(photos), *(Panel(result.overlay(), alt="both maps") for result in results)))
         labels.append(f"**{score}** {float(results[0].scores[0]):.3g}")
     heads = ("Photos", "GAM, n=2", "Grad-CAM, n=1", "Grad-CAM++, n=1")
@@ -65,7 +65,7 @@ def two_cheetahs(lens: Lens) -> Section:
 
 
 def no_match(lens: Lens) -> Section:
-    """A pair that does not match, with all pairs' scores for comparison."""
+    """A dissimilar pair, and a table of the cosine similarities of all photos for comparison."""
     names = ("cheetah", "cheetah_face", "lion", "cat", "coffee", "rocket")
     heads = [name.replace("_", " ") for name in names]
     embeddings = normalize(lens.embed([photo(name) for name in names]))
@@ -78,7 +78,7 @@ def no_match(lens: Lens) -> Section:
 
 
 def hidden_evidence(lens: Lens) -> Section:
-    """A case where Grad-CAM fails, and the decomposition that shows why (Eq. 4)."""
+    """A pair on which Grad-CAM fails, and the decomposition of Eq. 4 that shows why."""
     pair = lens.trace_pair(photo("cheetah"), photo("lion"), n=1)
     gam, cam = pair.explain("gam", 1), pair.explain("grad_cam", 1)
     rows, shares = [], []
@@ -95,7 +95,7 @@ def hidden_evidence(lens: Lens) -> Section:
 
 
 def block_by_block(lens: Lens) -> Section:
-    """Each block's own map, and what the mean over the last n makes of them."""
+    """The map of each block, and the means over the last n blocks."""
     trace = lens.trace(photo("cheetah"), n=None)
     own = trace.explain("gam", n=len(trace.blocks))
     single = []
@@ -112,7 +112,7 @@ STEPS = len(SECTIONS) + 2
 
 
 def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
-    """Make the page and its pictures in `out`; returns the page's path. `step` hears of each of the STEPS."""
+    """Write the page and its pictures into `out` and return the page's path. `step` is called once per step."""
     start = time.perf_counter()
     step("loading the model")
     lens = Lens(DEFAULT_MODEL)
@@ -125,7 +125,7 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
         for make in SECTIONS:
             step(words()["sections"][make.__name__]["step"])
             sections.append(make(lens))
-    step("writing")
+    step("writing the page")
     _save_pictures(sections, out)
     versions = {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()}
     footer = words()["footer"].format(seconds=time.perf_counter() - start, **versions)
@@ -133,18 +133,18 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
 
 
 def _section(name: str, *blocks: Block, **values: str) -> Section:
-    """The blocks under the title and the lead of that section, whose braces take `values`."""
+    """A section with the title and the lead that demo.toml has under `name`; `values` fill the braces in the lead."""
     text = words()["sections"][name]
     return Section(text["title"], blocks, text["lead"].format(**values))
 
 
 def _class_panels(trace: Trace, row: int) -> tuple[Panel, ...]:
-    alts = {name: f"{METHODS[name].title} over the photo" for name in COMPARED}
+    alts = {name: f"{METHODS[name].title} over the photo" for name in FIGURE_METHODS}
     return tuple(Panel(trace.explain(name).overlay(row), alt=alt) for name, alt in alts.items())
 
 
 def _save_pictures(sections: Sequence[Section], out: Path) -> None:
-    """Every grid of the page as a PNG of its own."""
+    """Save every grid of the page as a PNG file, too."""
     with StagedFiles() as staged:
         for number, section in enumerate(sections, 1):
             for grid in (block for block in section.blocks if isinstance(block, Grid)):

@@ -31,9 +31,12 @@ def find_form(record: ForwardRecord, embeddings: Tensor) -> tuple[str, Tensor]:
     """The form of embeddings (B,D) and its factors c (B,), found by comparing one backward with both formulas.
 
     The backward runs along one vector v per image. v leans towards e, where the two formulas differ most, and is random
-    otherwise, so that an embedding of any other form passes only by chance. "other" has factors of zero.
+    otherwise, so that an embedding of any other form passes only by chance. "other" has factors of zero. It is also
+    what a record without a graph gives: such a record is for methods that need no gradient, and so no form.
     """
     e = at_least_float32(embeddings.detach())
+    if not record.has_graph:
+        return OTHER_FORM, e.new_zeros(len(e))
     noise = torch.randn(e.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(e)
     v = F.normalize(noise) + F.normalize(e)
     with without_autocast(e), outside_inference_mode(), torch.enable_grad():

@@ -3,6 +3,8 @@
 Where the embedding is a known function of the last block, the gradients of a pair's score by that block follow from a
 formula (`_by_formula`; `embedding_form` derives it). Otherwise they come from one backward per pair through the last
 blocks of each image (`_by_backward`).
+Methods that need no gradient go the same ways without one: `_by_formula` at n = 1, whatever the embedding, and
+`_by_backward` at n > 1.
 """
 
 from __future__ import annotations
@@ -37,22 +39,25 @@ GalleryOrList = Gallery | list[Picture]
 def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -> PairExplanation:
     """Both maps of every chosen pair. `queries` and `gallery` are images, or a Gallery of them.
 
-    The formula needs the last block only (n = 1) and an embedding of a known form on both sides. Methods of kind "pair"
-    need no gradient, so they never go through the network.
+    The formula needs the last block only (n = 1). Where the method needs a gradient, it also needs an embedding of a
+    known form on both sides.
     """
-    kind = methods.find(options.method).kind
+    entry = methods.find(options.method)
     x, y = (side if isinstance(side, Gallery) else list(pictures(side)) for side in (queries, gallery))
     for side in {repr(side.about): side for side in (x, y) if isinstance(side, Gallery)}.values():
         side.check(lens)  # only once if both were made in the same way
+    reads_block, any_form = entry.kind != "input", not entry.needs_gradient
     forwards = partial(embed_batches, lens, batch_size=options.batch_size)
+    if reads_block:
+        forwards = partial(forwards, method=options.method)
     held = []
-    if options.blocks == 1 and kind != "input":
+    if options.blocks == 1 and reads_block:
         if not isinstance(x, Gallery):
             held = list(forwards(x))
             x = gather(held, lens.device)
-        if not isinstance(y, Gallery) and (kind == "pair" or x.law != OTHER_FORM):
+        if not isinstance(y, Gallery) and (any_form or x.law != OTHER_FORM):
             y = gather(forwards(y), lens.device)
-        if isinstance(y, Gallery) and (kind == "pair" or OTHER_FORM not in (x.law, y.law)):
+        if isinstance(y, Gallery) and (any_form or OTHER_FORM not in (x.law, y.law)):
             return _by_formula(lens, x, y, options)
     if options.top is not None and not isinstance(y, Gallery):
         y = gather(forwards(y), lens.device)
@@ -71,12 +76,13 @@ def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> Pai
         values, vectors = maps.score(places, ex, ey)
         given: tuple[Tensor | None, Tensor | None] = (None, None)
         if entry.kind == "pair":
-            with torch.no_grad(), without_autocast(values):
-                hx, hy = (at_least_float32(side.activations)[at] for side, at in sides)
-                given = (entry.fn(hx, hy), entry.fn(hy, hx))
+            hx, hy = (side.activations[at] for side, at in sides)
+            given = entry.of_pair(hx, hy)
         for number, (side, at) in enumerate(sides):
-            block, gradient = side.about["block"], gradient_of(side, at, vectors[number])
-            h, g = {block: side.activations}, {block: gradient}
+            block = side.about["block"]
+            h, g = {block: side.activations}, {}
+            if vectors is not None:
+                g[block] = gradient_of(side, at, vectors[number])
             maps.add(number, places, at, side.size, values, h, g, given[number])
     return maps.explanation(zip(x.pictures, x.frames, strict=True), zip(y.pictures, y.frames, strict=True))
 
@@ -96,7 +102,7 @@ def gradient_of(side: Gallery, at: list[int], v: Tensor) -> Tensor:
 def _by_backward(
     lens: Lens, x: GalleryOrList, y: GalleryOrList, options: PairOptions, held: Sequence[EmbeddedBatch]
 ) -> PairExplanation:
-    """Both maps of every chosen pair. The queries x are held with their graphs while the images y pass in batches.
+    """Both maps of every chosen pair. The queries x are held, with their graphs, while the images y pass in batches.
 
     `held` are the forwards of the queries if they are made already. `top` needs a Gallery as y.
     """
@@ -142,9 +148,11 @@ def _add_backward(
         places, index, backward = pairs[part], image[part], turn[part] % step
         ex, ey = (e[maps.chosen[places, number].to(e.device)] for number, e in enumerate(embeddings))
         values, vectors = maps.score(places, ex, ey)
-        v = vectors[side].new_zeros(int(backward.max()) + 1, images, vectors[side].shape[1])
-        at = (backward.to(v.device), index.to(v.device))
-        v[at] = vectors[side]
-        found = batched_gradients(batch.embeddings, v, batch.record, keep_graph=True, most=most)
-        gradients = {name: gradient[at] for name, gradient in found.items()}
+        gradients = {}
+        if vectors is not None:
+            v = vectors[side].new_zeros(int(backward.max()) + 1, images, vectors[side].shape[1])
+            at = (backward.to(v.device), index.to(v.device))
+            v[at] = vectors[side]
+            found = batched_gradients(batch.embeddings, v, batch.record, keep_graph=True, most=most)
+            gradients = {name: gradient[at] for name, gradient in found.items()}
         maps.add(side, places, index.tolist(), batch.size, values, batch.record.activations, gradients)

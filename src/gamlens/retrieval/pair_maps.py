@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gamlens import scores
+from gamlens import methods, scores
 from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import warn
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
 from gamlens.retrieval.gallery import FramedPicture
-from gamlens.retrieval.select import PairOptions, score_gradients
+from gamlens.retrieval.select import PairOptions, pair_scores, score_gradients
 from gamlens.trace import Provenance, Trace
 
 if TYPE_CHECKING:
@@ -31,9 +31,15 @@ class PairMaps:
         self._saturated = torch.zeros(len(chosen), dtype=torch.bool, device=lens.device)
         self._sides: dict[int, Explanation] = {}
 
-    def score(self, places: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The scores (R,) of the pairs `places` with embeddings x and y (R,D), and their gradients by x and y."""
-        values, gradients, saturated = score_gradients(self.options.score, x, y, self.chosen[places])
+    def score(self, places: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """The scores (R,) of the pairs `places` with embeddings x and y (R,D), and their gradients by x and y.
+
+        A method that needs no gradient gets none.
+        """
+        score, chosen = self.options.score, self.chosen[places]
+        if not methods.find(self.options.method).needs_gradient:
+            return pair_scores(score, x, y, chosen), None
+        values, gradients, saturated = score_gradients(score, x, y, chosen)
         self._saturated[places.to(self._saturated.device)] = saturated.to(self._saturated.device)
         return values, gradients
 
@@ -55,7 +61,7 @@ class PairMaps:
             size: The model's input (H,W).
             values: The scores (R,).
             activations: {block: (B,C,h,w)}.
-            gradients: {block: (R,C,h,w)}.
+            gradients: {block: (R,C,h,w)}; {} where the method needs none.
             given: Raw maps (R,h,w) that take the place of the method's.
         """
         trace = Trace(

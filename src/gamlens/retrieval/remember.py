@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedBatch:
-    """One forward of B images: its record, the embeddings (B,D) in the record's graph, and each image shown."""
+    """One forward of B images: its record, the embeddings (B,D) in the record's graph, and each image shown.
+
+    There is no graph if the forward was for a method that needs no gradient.
+    """
 
     record: ForwardRecord
     embeddings: Tensor

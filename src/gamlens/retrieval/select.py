@@ -69,6 +69,20 @@ def most_similar(score: str | scores.PairScoreFunction, queries: Tensor, images:
     return torch.cat(best)
 
 
+def pair_scores(score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
+    """The scores (P,) of embeddings x and y (P,D), in their graph if there is one.
+
+    `chosen` (P,2) holds the numbers of the images in both lists, for error messages.
+    """
+    entry = scores.find_pair_score(score)
+    for side, embeddings, numbers in zip(SIDE_NAMES, (x, y), chosen.T, strict=True):
+        entry.require_defined(at_least_float32(embeddings), side, numbers)
+    with without_autocast(x):
+        value = entry.fn(at_least_float32(x), at_least_float32(y))
+        Checks().with_check(finite_score(value, len(x)), value.device)
+    return value
+
+
 def score_gradients(
     score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
@@ -79,12 +93,9 @@ def score_gradients(
     of the images in both lists, for error messages.
     """
     entry = scores.find_pair_score(score)
-    for side, embeddings, numbers in zip(SIDE_NAMES, (x, y), chosen.T, strict=True):
-        entry.require_defined(at_least_float32(embeddings), side, numbers)
     with without_autocast(x), outside_inference_mode(), torch.enable_grad():
         own, other = (at_least_float32(side.detach()).clone().requires_grad_() for side in (x, y))
-        value = entry.fn(own, other)
-        Checks().with_check(finite_score(value, len(x)), value.device)
+        value = pair_scores(score, own, other, chosen)
         gx, gy = torch.autograd.grad(value.sum(), (own, other))
     value = value.detach()
     saturated = entry.saturated_pairs(value, own.detach(), other.detach())

@@ -1,5 +1,6 @@
-"""The maps that the sanity checks compare, of classes or of pairs, beside a control without a model; and how alike they
-are in every measure of SIMILARITIES.
+"""The maps that the sanity checks compare, and their similarity by every measure of SIMILARITIES.
+
+An edge detector, which uses no model, is added to the methods as a control.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +22,8 @@ from gamlens.metrics import SIMILARITIES
 EDGES = "edges"
 MOST_PAIRS = 2000
 MethodMaps = dict[str, Tensor]  # {method: maps (R,H,W)}
-MakeMaps = Callable[[Lens], MethodMaps]
-Features = dict[tuple[str, str], Tensor]  # {(method, measure): what is compared, one row per map}
+MakeMaps = Callable[[Lens], MethodMaps]  # computes the maps of fixed images with any lens
+Features = dict[tuple[str, str], Tensor]  # {(method, measure): what the measure compares, one row per map}
 
 
 def title(method: str) -> str:
@@ -30,7 +31,7 @@ def title(method: str) -> str:
 
 
 def edges(batch: Tensor) -> Tensor:
-    """Sobel's gradient of the grey image, no model at all: (B,C,H,W) -> (B,H,W) in [0,1]."""
+    """The magnitude of the Sobel gradient of the grey image: (B,C,H,W) -> (B,H,W) in [0,1]."""
     sobel = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], dtype=batch.dtype)
     grey = F.pad(batch.mean(dim=1, keepdim=True), (1, 1, 1, 1), mode="replicate")
     along, down = (F.conv2d(grey, kernel[None, None]) for kernel in (sobel, sobel.T))
@@ -40,7 +41,16 @@ def edges(batch: Tensor) -> Tensor:
 def of_classes(
     lens: Lens, pictures: Sequence[Picture], names: Sequence[str], *, target: Any = None, n: int = 2, batch: int = 8
 ) -> MakeMaps:
-    """Maps of one class per image, by default the one that the model as it is puts first."""
+    """Return a function that computes the maps of these images with any lens, for one fixed class per image.
+
+    Args:
+        lens: The original model, which chooses the classes if `target` is None.
+        pictures: The images.
+        names: The methods.
+        target: The class, or one class per image; None for the top class of the original model.
+        n: The number of last blocks.
+        batch: Images per forward.
+    """
     _check(names)
     wanted = targets.per_image(target, len(pictures))
     groups = pieces(pictures, batch)
@@ -48,7 +58,9 @@ def of_classes(
     for part, aims in zip(groups, pieces(wanted, batch), strict=True):
         chosen += lens.trace(part, aims, n=1).release().targets.tolist()
     if len(chosen) != len(pictures):
-        raise GamlensError(f"One class an image is compared, found {len(chosen)} for {len(pictures)} images.")
+        raise GamlensError(
+            f"The check takes one class per image; found {len(chosen)} classes for {len(pictures)} images."
+        )
     control = edges(at_least_float32(lens.prepare(pictures).batches[0]))
 
     def maps(look: Lens, part: Sequence[Picture], aims: Sequence[int]) -> MethodMaps:
@@ -64,7 +76,7 @@ def of_pairs(
     lens: Lens, x: Sequence[Picture], y: Sequence[Picture], names: Sequence[str], *,
     score: str = "cosine", n: int = 2, batch: int = 8,
 ) -> MakeMaps:  # fmt: skip
-    """Both maps of each pair: rows x0, y0, x1, y1 ..."""
+    """Like `of_classes`, for the similarity of the pairs x[i], y[i]. Rows of maps alternate: x0, y0, x1, y1, ..."""
     _check(names, pairs=True)
     control = _alternating(*(edges(at_least_float32(lens.prepare(side).batches[0])) for side in (x, y)))
 
@@ -83,26 +95,26 @@ def of_pairs(
 
 
 def _joined(make: Callable[..., MethodMaps], look: Lens, *groups: Sequence[Any]) -> MethodMaps:
-    """The maps that `make` gives for each batch, a part of every one of `groups`, in one tensor per method."""
+    """Call `make` for each batch, which is one element of each of `groups`, and concatenate the maps per method."""
     parts = [make(look, *batch) for batch in zip(*groups, strict=True)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _alternating(x: Tensor, y: Tensor) -> Tensor:
-    """(P,H,W), (P,H,W) -> (2P,H,W): x0, y0, x1, y1 ..."""
+    """Interleave the rows: (P,H,W), (P,H,W) -> (2P,H,W), ordered x0, y0, x1, y1, ..."""
     return torch.stack([x, y], dim=1).flatten(0, 1)
 
 
 def _check(names: Sequence[str], *, pairs: bool = False) -> None:
     if not names:
-        raise GamlensError("Give at least one method.")
+        raise GamlensError("There is no method to check: give at least one method, such as gam.")
     for name in names:
         if methods.find(name).kind == "pair" and not pairs:
             raise GamlensError(f"Method {name!r} explains pairs only: give --pairs and images two by two.")
 
 
 def describe(maps: Mapping[str, Tensor]) -> Features:
-    """What is compared of the maps of every method."""
+    """Compute what each measure compares, for the maps of every method."""
     return {
         (method, measure): entry.describe(values)
         for method, values in maps.items()
@@ -111,12 +123,18 @@ def describe(maps: Mapping[str, Tensor]) -> Features:
 
 
 def compare(a: Features, b: Features) -> Features:
-    """Row by row, {(method, measure): (R,)}; a flat map has no order to agree with and counts as 0."""
+    """The similarity of a and b row by row: {(method, measure): (R,)}. Where a flat map makes it undefined, it is 0."""
     return {key: SIMILARITIES[key[1]].compare(a[key], b[key]).nan_to_num(0.0) for key in a}
 
 
 def others(features: Features, groups: Sequence[int], *, seed: int = 0) -> Features:
-    """Similarities of the maps of different images, {(method, measure): (P,)}; of very many pairs a seeded draw."""
+    """The similarities between maps of different images: {(method, measure): (P,)}.
+
+    Args:
+        features: The features of all maps, one row per map.
+        groups: The group of each row. Rows of one group, such as the two sides of a pair, are not compared.
+        seed: The seed for choosing MOST_PAIRS of the pairs, if there are more.
+    """
     pairs = torch.tensor([pair for pair in combinations(range(len(groups)), 2) if groups[pair[0]] != groups[pair[1]]])
     if len(pairs) > MOST_PAIRS:
         pairs = pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))[:MOST_PAIRS]]

@@ -1,9 +1,12 @@
-"""Data randomisation (Adebayo et al., NeurIPS 2018): do maps of a network that learnt digits differ from those of one
-that learnt random labels by heart?
+"""Data randomisation (Adebayo et al., NeurIPS 2018): do the maps of a network that learnt digits differ from those of a
+network that memorised random labels?
 
-The rule, fixed beforehand: in every seed and measure, maps of a true-label LeNet-5 must be less like those of a
-random-label one than like those of a second true-label one of another seed: the 95 % interval of the paired difference
-lies below 0. Each map explains the digit's true class on a digit that no network was trained on.
+The rule, fixed beforehand: for every seed and measure, the maps of a LeNet-5 trained on true labels must be less
+similar to those of a LeNet-5 trained on random labels than to those of a second LeNet-5 trained on true labels from
+another seed: the 95 % interval of the paired difference lies below 0. Each map explains the digit's true class on a
+digit that no network was trained on.
+
+The paragraph above is written into sanity.json as the rule.
 """
 
 import warnings
@@ -32,7 +35,7 @@ Digits = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Digits to train on and others to look at: (N,1,28,28) as the network takes them, labels (N,)."""
+    """Digits to train on and other digits to explain: normalised images (N,1,28,28), and labels (N,)."""
 
     train: Tensor
     labels: Tensor
@@ -42,8 +45,14 @@ class Split:
 
 @dataclass(frozen=True)
 class LabelComparison:
-    """One seed, method and measure: how alike maps are to a random-label network's, to a second true one's, to those
-    of other digits, and the paired difference of the first two.
+    """The similarities of one seed, method and measure.
+
+    Attributes:
+        seed, method, measure: What was compared.
+        random: Mean similarity to the maps of the random-label network.
+        true: Mean similarity to the maps of the second true-label network.
+        others: Mean similarity between maps of different digits, all of the first network.
+        difference: The paired difference `random` - `true`; the method passes if its interval lies below 0.
     """
 
     seed: int
@@ -61,7 +70,17 @@ class LabelComparison:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One seed: training accuracies of the three networks, the lines, and their maps {network: {method: (R,H,W)}}."""
+    """The results of one seed; the three networks are "true", "true, another seed" and "random".
+
+    Attributes:
+        seed: The seed.
+        accuracy: Training accuracy of each network.
+        unseen: Accuracy of each network on the explained digits.
+        epochs: How many epochs each network was trained.
+        lines: One comparison per method and measure.
+        maps: {network: {method: maps (R,H,W)}} of the explained digits.
+        digits: The explained digits (R,1,28,28), normalised.
+    """
 
     seed: int
     accuracy: Mapping[str, float]
@@ -73,10 +92,12 @@ class Trial:
 
 
 def split(digits: Digits, *, seed: int = 0, train: int = TRAINED, shown: int = EXPLAINED) -> Split:
-    """A seeded draw of digits to train on, and others to explain."""
+    """Draw `train` digits to train on and `shown` others to explain."""
     pixels, labels = digits
     if len(pixels) < train + shown or pixels.shape[1:] != (28, 28):
-        raise GamlensError(f"{train + shown} digits of 28 x 28 are needed, found {pixels.shape}.")
+        raise GamlensError(
+            f"{train + shown} digits of 28 x 28 are needed; found an array of {pixels.shape}: give more digits."
+        )
     order = np.random.default_rng(seed).permutation(len(pixels))[: train + shown]
     images = (torch.from_numpy(pixels[order]).float()[:, None] / 255 - DIGIT_MEAN) / DIGIT_STD
     names = torch.from_numpy(labels[order])
@@ -87,15 +108,17 @@ def trials(
     digits: Digits, names: Sequence[str], *, seeds: int = 3, n: int = 2, train: int = TRAINED, shown: int = EXPLAINED,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Trial]:  # fmt: skip
-    """Train three networks per seed and compare their maps."""
+    """Train three networks per seed and compare their maps; yields one Trial per seed. `tell` reports each step."""
     if seeds < 1:
-        raise GamlensError(f"At least one seed is needed, found {seeds}.")
+        raise GamlensError(f"At least one seed is needed; found {seeds}: give --seeds 1 or more.")
     for name in names:
         if methods.find(name).kind == "pair":
-            raise GamlensError(f"Method {name!r} explains pairs only; data randomisation explains classes.")
+            raise GamlensError(
+                f"Method {name!r} explains pairs only, and data randomisation explains classes: leave it out."
+            )
     for seed in range(seeds):
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # the network is too small to be worth splitting
+        torch.set_num_threads(1)  # more threads do not help such a small network
         try:
             trial = _trial(split(digits, seed=seed, train=train, shown=shown), names, seed, n, tell)
         finally:
@@ -104,7 +127,7 @@ def trials(
 
 
 def fit(images: Tensor, labels: Tensor, *, seed: int) -> tuple[LeNet5, float, int]:
-    """LeNet-5 trained until it knows 97 % of its labels: the network, its training accuracy, the epochs it took."""
+    """Train LeNet-5 until its training accuracy is 97 %, at most 400 epochs. Returns network, accuracy and epochs."""
     with torch.random.fork_rng(), torch.inference_mode(False), torch.enable_grad():
         torch.manual_seed(seed)
         net = LeNet5()
@@ -137,8 +160,8 @@ def _trial(data: Split, names: Sequence[str], seed: int, n: int, tell: Callable[
         maps[name] = _maps(net, data, names, n)
     if (least := min(accuracy.values())) <= 0.95:
         warn(
-            f"Seed {seed}: a network knows {100 * least:.1f} % of its labels after {MOST_EPOCHS} epochs; over 95 % are "
-            "wanted."
+            f"Seed {seed}: a network has learnt {100 * least:.1f} % of its labels after {MOST_EPOCHS} epochs. The "
+            "check assumes more than 95 %: do not rely on this seed."
         )
     return Trial(seed, accuracy, unseen, epochs, _lines(maps, seed), maps, data.shown)
 
@@ -164,12 +187,12 @@ def _lines(maps: Mapping[str, Mapping[str, Tensor]], seed: int) -> tuple[LabelCo
 
 
 def passes(trials: Sequence[Trial], method: str) -> bool:
-    """In every seed and every measure."""
+    """Whether a method passes in every seed and every measure."""
     return all(line.passes for trial in trials for line in trial.lines if line.method == method)
 
 
 def summary(trials: Sequence[Trial], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The outcome as JSON."""
+    """The results as a dict for JSON; `about` is added to it."""
     return {
         **about,
         "rule": " ".join((__doc__ or "").split("\n\n")[1].split()),

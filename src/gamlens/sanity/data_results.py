@@ -1,4 +1,4 @@
-"""What data randomisation leaves on disk: tables and a sheet of digits with the maps of the three networks."""
+"""The files that data randomisation writes: tables, and a sheet of digits with the maps of the three networks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from gamlens.sanity.compared_maps import title
 from gamlens.sanity.data_randomisation import DIGIT_MEAN, DIGIT_STD, Trial, passes, summary
 from gamlens.sanity.parameter_results import in_words
 
-NETWORKS = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}  # and their short names
+NETWORKS = {"true": "true", "true, another seed": "true, 2nd", "random": "random"}  # {network: short name}
 DIGIT_SIDE = 168
 
 
 def accuracy_table(trials: Sequence[Trial]) -> TextTable:
-    """Training accuracy of each network, with its epochs, and what it gets right among the unseen digits."""
+    """One line per seed: training accuracy, epochs, and accuracy on unseen digits of each network."""
     header = ("seed", *(f"{name} labels" for name in NETWORKS))
     lines = [
         (str(trial.seed), *(f"{100 * trial.accuracy[name]:.1f} % in {trial.epochs[name]} epochs; "
@@ -31,7 +31,7 @@ def accuracy_table(trials: Sequence[Trial]) -> TextTable:
 
 
 def similarity_table(trials: Sequence[Trial]) -> TextTable:
-    """One line per method and seed: similarity to the random-label network's maps / to the second true-label one's."""
+    """One line per method and seed: similarity to the maps of the random-label / of the second true-label network."""
     lines = []
     for method in trials[0].maps["true"]:
         for trial in trials:
@@ -46,7 +46,7 @@ def similarity_table(trials: Sequence[Trial]) -> TextTable:
 
 
 def brief_table(trials: Sequence[Trial]) -> TextTable:
-    """One line per method for the terminal: means over seeds, to the random / to the true network."""
+    """One line per method, for the terminal: the two similarities of `similarity_table`, averaged over seeds."""
     lines, compared = [], [line for trial in trials for line in trial.lines]
     for method in trials[0].maps["true"]:
         cells = []
@@ -59,7 +59,7 @@ def brief_table(trials: Sequence[Trial]) -> TextTable:
 
 
 def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
-    """The first digits with each network's map, one line per method and network."""
+    """A picture of the first digits and their maps, one row per method and network."""
     shown = trial.digits[:digits, 0].numpy() * DIGIT_STD + DIGIT_MEAN
     rows = {"digit": tuple(render.Panel(_large(digit, "gray")) for digit in shown)}
     for method in trial.maps["true"]:
@@ -71,7 +71,7 @@ def sheet(trial: Trial, *, digits: int = 6) -> Image.Image:
 
 
 def write(trials: Sequence[Trial], folder: Path, about: Mapping[str, Any]) -> list[Path]:
-    """sanity.json, table.md, accuracy.csv, table.csv and maps.png; returns the files."""
+    """Write sanity.json, table.md, accuracy.csv, table.csv and maps.png into `folder`; returns the files."""
     tables = {"accuracy.csv": accuracy_table(trials), "table.csv": similarity_table(trials)}
     texts = {"sanity.json": json.dumps(summary(trials, about), indent=2)}
     return write_files(folder, texts, {"maps.png": sheet(trials[0])}, tables)

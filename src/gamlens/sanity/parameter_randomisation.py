@@ -1,8 +1,10 @@
-"""Parameter randomisation (Adebayo et al., NeurIPS 2018): does a map change when the network forgets what it learnt?
+"""Parameter randomisation (Adebayo et al., NeurIPS 2018): do maps change when the network's weights are made random?
 
-The rule, fixed beforehand: with every weight random, the mean similarity of a map to the original one must not exceed
-the 95th percentile of the similarities between original maps of *different* images (same model, same method), in each
-of the three measures. A map that still shows the image, whatever the weights, stays above it.
+The rule, fixed beforehand: with every weight random, the mean similarity of the maps to the original maps must not
+exceed the 95th percentile of the similarities between original maps of *different* images (same model, same method), in
+each of the three measures. Maps that show the image whatever the weights are stay above it.
+
+The paragraph above is written into sanity.json as the rule.
 """
 
 import warnings
@@ -25,7 +27,17 @@ FEW, SHOWN_ITEMS = 5, 20
 
 @dataclass(frozen=True)
 class MapSimilarity:
-    """How alike one item's map in one state is to its original: {measure: similarity}; a `flat` map is like none."""
+    """How similar one item's map is to its original map, in one state of the randomised network.
+
+    Attributes:
+        method: The method of the map.
+        mode: "cascading" or "independent", see `randomise.State`.
+        step: The number of the step, from 1.
+        part: The part of the network that this step made random.
+        item: The image.
+        values: {measure: similarity}.
+        flat: Whether the map is flat; the rank measures then count as 0.
+    """
 
     method: str
     mode: str
@@ -38,7 +50,16 @@ class MapSimilarity:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One method in one measure: the similarity left with all weights random, and that of other images' maps."""
+    """The verdict on one method in one measure.
+
+    Attributes:
+        method, measure: What was judged.
+        left: Mean similarity to the original maps with all weights random.
+        others: Mean similarity between original maps of different images.
+        level: The 95th percentile of these similarities, which `left` must not exceed.
+        pairs: How many pairs of maps `others` and `level` were computed from.
+        passes: Whether the mean of `left` is at most `level`.
+    """
 
     method: str
     measure: str
@@ -51,8 +72,14 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Everything a run found; `shown` are maps {(mode, step): {method: (R,H,W)}} of the first items, with (mode "",
-    step 0) the originals.
+    """The results of a check.
+
+    Attributes:
+        parts: The parts of the network, in the order in which they were made random.
+        items: The names of the images.
+        rows: One similarity per method, state and item.
+        verdicts: One verdict per method and measure.
+        shown: The maps of the first items, {(mode, step): {method: (R,H,W)}}; the original maps have the key ("", 0).
     """
 
     parts: tuple[NetworkPart, ...]
@@ -69,7 +96,7 @@ class Outcome:
         return tuple(dict.fromkeys(verdict.method for verdict in self.verdicts))
 
     def curve(self, method: str, mode: str, measure: str) -> list[float]:
-        """Mean similarity to the original after each step."""
+        """The mean similarity to the original maps after each step."""
         mine = [row for row in self.rows if (row.method, row.mode) == (method, mode)]
         steps = ([row.values[measure] for row in mine if row.step == step] for step in range(1, len(self.parts) + 1))
         return [float(torch.tensor(values, dtype=torch.float64).mean()) for values in steps]
@@ -85,10 +112,17 @@ def randomise_parameters(
     seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Maps of every state of a copy of the model, compared with the original's.
+    """Make a copy of the model random step by step, and compare its maps with the original ones after each step.
 
-    `make` gives the maps (R,H,W) of every method through a lens, one row per item; rows of one group (the two sides of
-    a pair) are not "other images" to each other.
+    Args:
+        lens: The original model, which is not changed.
+        make: Computes the maps of every method with a lens, (R,H,W), one row per item; see `compared_maps`.
+        found: The parts of the network, see `randomise.parts`.
+        items: The names of the rows.
+        groups: The group of each row. Rows of one group, such as the two sides of a pair, do not count as different
+            images. By default every row is a group.
+        seed: The seed of the random weights.
+        tell: Called with the name of each step.
     """
     groups = range(len(items)) if groups is None else groups
     check_groups(groups)
@@ -112,7 +146,7 @@ def randomise_parameters(
 
 @contextmanager
 def _no_denormals() -> Iterator[None]:
-    """Tiny numbers, of which random networks have many, are slow on CPUs: here they are 0. Then as it was."""
+    """Flush denormal numbers to 0 in this context: random networks produce many, and CPUs compute them slowly."""
     was = bool(torch.tensor(1e-310, dtype=torch.float64).mul(1.0) == 0)
     torch.set_flush_denormal(True)
     try:
@@ -122,12 +156,12 @@ def _no_denormals() -> Iterator[None]:
 
 
 def check_groups(groups: Sequence[int]) -> None:
-    """At least two different images (or pairs): the verdict is taken against maps of others."""
+    """Raise a GamlensError unless there are two groups (images or pairs), since maps of different ones are compared."""
     count = len(set(groups))
     if count < 2:
         raise GamlensError(
-            f"The verdict compares a map with maps of other images, and there is {count} image or pair: give at least "
-            "two, better twenty."
+            f"The verdict compares maps of different images or pairs, and there is only {count}: give at least two, "
+            "better twenty."
         )
     if count < FEW:
         warn(f"The verdict rests on {count} images or pairs only: give {FEW} or more, better twenty.")
@@ -145,7 +179,7 @@ def _verdicts(rows: list[MapSimilarity], features: Features, groups: Sequence[in
 
 
 def summary(outcome: Outcome, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The outcome as JSON: verdicts, curves and what was run."""
+    """The verdicts and curves as a dict for JSON; `about` is added to it."""
     return {
         **about,
         "rule": " ".join((__doc__ or "").split("\n\n")[1].split()),

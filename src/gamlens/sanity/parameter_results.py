@@ -1,4 +1,4 @@
-"""What a sanity check leaves on disk: tables, curves, one strip of pictures per image."""
+"""The files that parameter randomisation writes: tables, curves, and one strip of pictures per image."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from gamlens.sanity.parameter_randomisation import Outcome, Verdict, summary
 from gamlens.sanity.randomise import MODES
 
 IMAGE_SIDE = 224
-LINE_KINDS: tuple[Literal["line", "dashed"], ...] = ("line", "dashed")  # of MODES
+LINE_KINDS: tuple[Literal["line", "dashed"], ...] = ("line", "dashed")  # one per mode of MODES
 LEVEL_NAME = "level: 95 % of other images' maps lie below"
 
 
 def short(name: str) -> str:
-    """The end of a block's name that tells it from the others.
+    """The last part of a block's name, or the last two if the last is a number.
 
     >>> short("features.denseblock3"), short("blocks.4")
     ('denseblock3', 'blocks.4')
@@ -32,7 +32,7 @@ def short(name: str) -> str:
 
 
 def brief_table(outcome: Outcome) -> TextTable:
-    """One line per method for the terminal: what is left of the similarity, and the level it must not exceed."""
+    """One line per method, for the terminal: the similarity left with all weights random, and the level it may have."""
     lines = []
     for method in outcome.methods:
         mine = [verdict for verdict in outcome.verdicts if verdict.method == method]
@@ -42,7 +42,7 @@ def brief_table(outcome: Outcome) -> TextTable:
 
 
 def verdict_table(outcome: Outcome) -> TextTable:
-    """One line per method: what is left in each measure, with its interval, beside other images' mean and 95 %."""
+    """One line per method: for each measure the similarity left, its interval, and mean and 95 % of other images."""
     header = ["method"]
     for entry in SIMILARITIES.values():
         header += [entry.title, "other images: mean / 95 %"]
@@ -60,7 +60,7 @@ def verdict_table(outcome: Outcome) -> TextTable:
 
 
 def curve_table(outcome: Outcome) -> TextTable:
-    """One line per method, mode and measure: the mean similarity to the original after each step."""
+    """One line per method, mode and measure: the mean similarity to the original maps after each step."""
     lines = []
     for method in outcome.methods:
         for mode in MODES:
@@ -71,7 +71,7 @@ def curve_table(outcome: Outcome) -> TextTable:
 
 
 def curves(outcome: Outcome) -> Image.Image:
-    """One plot per method and measure: similarity to the original against what is random, and the level to fall to."""
+    """One plot per method and measure: similarity to the original maps after each step, and the level to fall to."""
     steps = ("original", *(short(part.name) for part in outcome.parts))
     rows: dict[str, list[render.Chart]] = {}
     for verdict in outcome.verdicts:
@@ -88,7 +88,7 @@ def curves(outcome: Outcome) -> Image.Image:
 
 
 def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0]) -> Image.Image:
-    """One item's maps: the original, then one column per step; one line per method."""
+    """A picture of one item's maps: one row per method; the original map, then one column per step of `mode`."""
     steps = [("", 0), *((mode, step) for step in range(1, len(outcome.parts) + 1))]
     shown = image.resize((IMAGE_SIDE, IMAGE_SIDE))
     rows: list[tuple[render.Panel | None, ...]] = []
@@ -103,8 +103,16 @@ def strip(outcome: Outcome, row: int, image: Image.Image, *, mode: str = MODES[0
 
 
 def write(outcome: Outcome, folder: Path, images: Sequence[Image.Image], about: Mapping[str, Any]) -> list[Path]:
-    """sanity.json, table.md, table.csv, curves.csv, rows.csv, curves.png and strips/; returns the files. `images`: one
-    per item.
+    """Write sanity.json, table.md, table.csv, curves.csv, rows.csv, curves.png and strips/ into `folder`.
+
+    Args:
+        outcome: The results.
+        folder: Where the files go.
+        images: One image per item.
+        about: What was run, added to sanity.json.
+
+    Returns:
+        The files that were written.
     """
     texts = {
         "sanity.json": json.dumps(summary(outcome, about), indent=2, ensure_ascii=False),
@@ -129,6 +137,6 @@ def _rows(outcome: Outcome) -> TextTable:
 
 
 def in_words(found: Sequence[Verdict | LabelComparison]) -> str:
-    """`passes`, or the measures in which a method fails."""
+    """`passes`, or `fails:` with the measures in which a method fails."""
     failed = [SIMILARITIES[one.measure].title for one in found if not one.passes]
     return f"fails: {', '.join(failed)}" if failed else "passes"

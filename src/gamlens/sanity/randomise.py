@@ -1,4 +1,4 @@
-"""A copy of a network with some of its weights made random: part by part, from the head down."""
+"""Makes the weights of a copy of a network random, part by part from the head down."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ MODES = ("cascading", "independent")
 
 @dataclass(frozen=True)
 class NetworkPart:
-    """Modules that are made random together: all that hold tensors of their own between two blocks' outputs."""
+    """Modules that are made random together: those with parameters or buffers that run between two blocks' outputs."""
 
     name: str
     modules: tuple[str, ...]
@@ -33,7 +33,14 @@ class NetworkPart:
 
 @dataclass(frozen=True)
 class State:
-    """A network some of whose parts are random: in `cascading` mode the first `step` parts, else part `step` alone."""
+    """A network with random parts.
+
+    Attributes:
+        mode: "cascading": the first `step` parts are random; "independent": only part number `step` is.
+        step: The number of the step, from 1.
+        part: The name of the part that this step made random.
+        lens: A lens on the network.
+    """
 
     mode: str
     step: int
@@ -42,18 +49,26 @@ class State:
 
 
 def twin(lens: Lens) -> Lens:
-    """A lens on a copy of the model; the user's own is never written to."""
+    """A lens on a copy of the model, so that the user's own weights are never changed."""
     try:
         made = lens.with_model(copy.deepcopy(lens.model))
     except Exception as error:
-        raise GamlensError(f"{lens.name} cannot be copied, and its own weights are never changed: {error}") from error
+        raise GamlensError(
+            f"{lens.name} cannot be copied by copy.deepcopy, and its own weights are never changed: {error}"
+        ) from error
     made.weights = f"{lens.weights}, randomised"
     return made
 
 
 def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[NetworkPart, ...]:
-    """Head first, then block by block down to what runs before the first one; for pairs, without what follows the
-    embedding. `image` (1,C,H,W) is run once to see the order.
+    """Divide a network into parts, in the order in which they are made random.
+
+    These are the head, then the blocks from the last to the first, then the stem (what runs before the first block).
+
+    Args:
+        lens: The network.
+        image: An input (1,C,H,W) that is run once, to see in which order modules run.
+        pairs: Whether similarities are explained; modules after the embedding are then left out.
     """
     points = [LayerPoint.parse(name) for name in lens.blocks]
     embedding = LayerPoint.parse(lens.embedding) if pairs else None
@@ -69,12 +84,12 @@ def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[NetworkPar
         groups[first] = [name for name in groups[first] if name.startswith(inside)]
     found = tuple(NetworkPart(name, tuple(modules)) for name, modules in groups.items() if modules)
     if not found:
-        raise GamlensError(f"{lens.name} has no weights between the image and what is explained: nothing to randomise.")
+        raise GamlensError(f"{lens.name} has no weights before the explained score: there is nothing to randomise.")
     return found
 
 
 def states(lens: Lens, found: Iterable[NetworkPart], *, seed: int = 0, modes: Sequence[str] = MODES) -> Iterator[State]:
-    """Every state of one copy, one after another: a state holds until the next is asked for."""
+    """Yield the states of one copy of the network. All share that copy, so a state is valid only until the next one."""
     chosen, work = tuple(found), twin(lens)
     model = unwrap(work.model)
     saved = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -88,8 +103,10 @@ def states(lens: Lens, found: Iterable[NetworkPart], *, seed: int = 0, modes: Se
 
 
 def reset(model: nn.Module, part: NetworkPart, *, seed: int) -> None:
-    """Each module by its own `reset_parameters` (batch norms lose their statistics too); one that has none gets its
-    values in random order.
+    """Make the modules of a part random, in place.
+
+    A module is initialised by its own `reset_parameters`, which also resets the statistics of a batch norm. The
+    parameters of a module without this method are shuffled.
     """
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
@@ -105,7 +122,11 @@ def reset(model: nn.Module, part: NetworkPart, *, seed: int) -> None:
 
 
 def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[str, int], dict[str, float]]:
-    """When each module that holds tensors ended, by name, and when each point was there, in one forward."""
+    """The order of events in one forward: when each module with tensors of its own ended, and when each point ran.
+
+    Returns:
+        Two dicts, {module name: position} and {point: position}; positions count up from 0.
+    """
     model, clock = unwrap(lens.model), count()
     ends: dict[str, int] = {}
     places: dict[str, float] = {}
@@ -129,7 +150,7 @@ def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[st
         except Exception as error:
             raise forward_error(f"an image of shape {tuple(image.shape)}", error) from error
     previous = 0
-    for name in owners:  # a module that is not called, such as a projection inside attention, goes with its neighbour
+    for name in owners:  # a module that is not called, such as a projection in attention, joins the one before
         previous = ends.setdefault(name, previous)
     return ends, places
 

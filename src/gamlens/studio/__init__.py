@@ -1,3 +1,3 @@
-"""The studio: a page on this machine that shows why. `gamlens.studio.launch(lens)` opens it on a lens of yours."""
+"""The studio: a web page on this machine that explains photos. `gamlens.studio.launch(lens)` starts it for a lens."""
 
 from gamlens.studio.server import Studio, launch

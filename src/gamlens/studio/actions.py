@@ -1,4 +1,4 @@
-"""The studio without its page: what each action of a visitor does, and the HTML that answers it."""
+"""What happens when a visitor does something on the page, and the HTML that the page then shows. No gradio here."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ from gamlens.trace import Trace
 log = logging.getLogger("gamlens.studio")
 
 HINTS: dict[TabName, str] = {
-    "class": "Drop a photo, or click an example: the model's best guesses and its reasons will be here.",
-    "pair": "Give two photos, or click an example: how similar the model finds them, and why, will be here.",
+    "class": "Drop a photo, or click an example: the model's best guesses and the reasons for them appear here.",
+    "pair": "Give two photos, or click an example: how similar the model finds them, and why, appears here.",
 }
-HOW_TO_READ = "A map shows where the score comes from, not how much it is."
-ABOUT_POINTS = "is a sum over pairs of positions, one of each photo. Here are the parts of one."
+HOW_TO_READ = "A map shows which pixels the score comes from, not how high the score is."
+ABOUT_POINTS = "is a sum over pairs of positions, one in each photo. Shown are the terms of the position you clicked."
 Given = ParamSpec("Given")
 
 
 class TabUpdate(NamedTuple):
-    """What an action changes on its tab: the stage with its pictures, the bars of the class tab, the block names."""
+    """What an action changes on its tab.
+
+    Attributes:
+        stage: The HTML of the stage, the large area with the pictures.
+        bars: The HTML of the best guesses; class tab only.
+        blocks: The block names of the model; empty where nothing could be explained.
+    """
 
     stage: str
     bars: str = ""
@@ -44,7 +50,7 @@ class TabUpdate(NamedTuple):
 def _with_session(
     action: Callable[Concatenate[Actions, Session, Given], TabUpdate],
 ) -> Callable[Concatenate[Actions, str, Given], TabUpdate]:
-    """Make an action take a session's id: it runs with the session locked, and an error becomes a message."""
+    """Let an action be called with a session id: run it with that session locked, and show errors as messages."""
 
     @functools.wraps(action)
     def run(self: Actions, session_id: str, /, *args: Given.args, **options: Given.kwargs) -> TabUpdate:
@@ -56,30 +62,35 @@ def _with_session(
             return TabUpdate(html.message(str(error)))
         except Exception as error:
             log.exception("an action of the studio failed")
-            return TabUpdate(html.message(f"This failed: {type(error).__name__}: {error}. The terminal says more."))
+            return TabUpdate(
+                html.message(
+                    f"This failed: {type(error).__name__}: {error}. The terminal of the studio shows the details."
+                )
+            )
 
     return run
 
 
 @dataclass(frozen=True, eq=False)
 class Actions:
-    """The actions of all visitors, who are told apart by session ids. They share the models and nothing else."""
+    """The actions of all visitors. Each visitor has a session id; visitors share the models and nothing else."""
 
     models: ModelCache
     sessions: Sessions = field(default_factory=Sessions)
 
     @_with_session
     def set_photos(self, session: Session, photos: Mapping[Slot, str | Path | None], controls: Controls) -> TabUpdate:
-        """Put photos into slots of one tab, or take them away (None): one forward when the tab has all it needs."""
+        """Set or remove (None) photos of one tab. When the tab has all its photos, the model runs one forward."""
         for slot, path in photos.items():
             session.set_photo(slot, path)
         return self._show(session, "class" if "photo" in photos else "pair", controls)
 
     @_with_session
     def redraw(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
-        """A control was changed: no forward.
+        """Draw a tab again after a control was changed; this needs no forward.
 
-        A control of the maps, and a score that is no sum over positions, lead back from a point's match to the maps.
+        If the pair tab shows the match of a point, it shows the maps again when a control of the maps was changed, or
+        when the score is no sum over positions.
         """
         if tab == "pair" and session.point:
             same = session.point.map_settings == controls.map_settings
@@ -89,7 +100,7 @@ class Actions:
 
     @_with_session
     def set_target(self, session: Session, target: str | int, controls: Controls) -> TabUpdate:
-        """Explain another class of the same photo: one short backward, no forward."""
+        """Explain another class of the same photo. This needs one short backward and no forward."""
         try:
             if isinstance(trace := session.traces.get("class"), Trace):
                 session.traces["class"] = trace.retarget(target.strip() if isinstance(target, str) else target)
@@ -99,7 +110,7 @@ class Actions:
 
     @_with_session
     def set_point(self, session: Session, point: ClickedPoint | None, controls: Controls) -> TabUpdate:
-        """Show what matches a point of one photo in the other; None leads back to the maps. No forward."""
+        """Show what matches a point of one photo in the other photo, or the maps again (None). It needs no forward."""
         session.point = None if point is None else point._replace(map_settings=controls.map_settings)
         try:
             return self._show(session, "pair", controls)
@@ -110,7 +121,7 @@ class Actions:
     def use_model(
         self, session_id: str, name: str, class_controls: Controls, pair_controls: Controls
     ) -> tuple[TabUpdate, TabUpdate]:
-        """Change the model: one forward for each tab. A model that cannot be loaded changes nothing."""
+        """Change the model, with one forward per tab that has photos. If it cannot be loaded, the old model stays."""
         class_update = self._change_model(session_id, name.strip(), class_controls)
         return class_update, self.redraw(session_id, "pair", pair_controls)
 
@@ -126,18 +137,20 @@ class Actions:
         return self.sessions.get(session_id).model or self.models.first
 
     def download(self, session_id: str, tab: TabName, what: str, controls: Controls) -> Download:
-        """A file of what is shown (see `downloads`). A GamlensError where nothing is shown."""
+        """Make a file of what a tab shows; for `what` see `downloads`. Raises GamlensError if it shows nothing."""
         session = self.sessions.get(session_id)
         with session.lock:
             if tab not in session.traces:
-                raise GamlensError("There is nothing to download yet: give a photo first.")
+                raise GamlensError("There is nothing to save yet: give a photo first.")
             return download(what, _shown(session, tab, controls))
 
     def _show(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
-        """The tab as it is now; where its photos were not traced yet, that is done first."""
+        """The current contents of a tab. Photos that were not traced yet are traced first."""
         pictures = [session.photos[slot].picture for slot in SLOTS[tab] if slot in session.photos]
         if len(pictures) < len(SLOTS[tab]):
-            return TabUpdate(html.message("One more photo: a pair has two." if pictures else HINTS[tab], kind="hint"))
+            return TabUpdate(
+                html.message("One more photo is needed: a pair has two." if pictures else HINTS[tab], kind="hint")
+            )
         if tab not in session.traces:
             lens = self.models.lens(session.model or self.models.first)
             trace = lens.trace(*pictures, n=None) if tab == "class" else lens.trace_pair(*pictures, n=None)

@@ -1,10 +1,12 @@
-"""The controls of the page: everything that changes a picture without a new forward."""
+"""The controls of the page, which change what is drawn. None of them needs a new forward."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from gamlens.methods import FIGURE_METHODS
 
 MEAN_OF_N = "mean of n"
 VIEWS = {"one": "One map", "three": "Three methods", "evidence": "What Grad-CAM hides (Eq. 4)"}
@@ -13,7 +15,19 @@ OUTLINES = ("box", "mask")
 
 @dataclass(frozen=True)
 class Controls:
-    """The values of one tab's controls. `block` names one block, or is MEAN_OF_N for the mean of the last n."""
+    """The values of one tab's controls.
+
+    Attributes:
+        view: A key of VIEWS: what the stage shows.
+        method: The method of the map.
+        n: The number of last blocks whose maps are averaged.
+        block: The block whose own map is shown, or MEAN_OF_N for the mean of the last n.
+        opacity: How strongly the map covers the photo, 0 to 1.
+        cmap: The colour map.
+        outline: Which of OUTLINES are drawn.
+        threshold: The map value, 0 to 1, at which box and mask are drawn.
+        score: The similarity that is explained; pair tab only.
+    """
 
     view: str = "one"
     method: str = "gam"
@@ -27,7 +41,7 @@ class Controls:
 
     @classmethod
     def from_values(cls, values: Sequence[Any]) -> Controls:
-        """Controls from the values that the page sends, in the order of the fields; a page may send anything."""
+        """Controls from the values that the page sends, in the order of the fields; numbers are clamped."""
         found = dict(zip(CONTROL_NAMES, values, strict=False))
         found["n"] = max(1, int(found["n"]))
         found["block"] = str(found["block"] or MEAN_OF_N)
@@ -39,15 +53,15 @@ class Controls:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods whose maps are shown."""
-        return ("gam", "grad_cam", "grad_cam_pp") if self.view == "three" else (self.method,)
+        return FIGURE_METHODS if self.view == "three" else (self.method,)
 
     @property
     def map_settings(self) -> tuple[object, ...]:
-        """What maps depend on and point matches do not."""
+        """The controls that change the maps of a pair but not the match of a clicked point."""
         return self.view, self.method, self.n, self.block, self.outline, self.threshold
 
     def for_blocks(self, blocks: tuple[str, ...]) -> Controls:
-        """The same controls for a model with these blocks: a block that it lacks is replaced by MEAN_OF_N."""
+        """The same controls for a model with these blocks. A `block` that the model does not have becomes MEAN_OF_N."""
         return self if self.block in (MEAN_OF_N, *blocks) else replace(self, block=MEAN_OF_N)
 
 

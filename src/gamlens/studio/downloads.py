@@ -1,4 +1,4 @@
-"""What can be downloaded: the picture, the raw maps, and the record of how they were made."""
+"""The files that visitors can save: the picture, the raw maps, and a record of how they were made."""
 
 import io
 import json
@@ -25,7 +25,7 @@ class Download(NamedTuple):
 
 
 def download(what: str, shown: Shown) -> Download:
-    """The file that a button of the page asks for: "picture", "maps" or "json"."""
+    """Make the file for one of the page's buttons; `what` is "picture", "maps" or "json"."""
     make, suffix, kind = {
         "picture": (_picture, "png", "image/png"),
         "maps": (_maps, "npz", "application/octet-stream"),
@@ -36,7 +36,7 @@ def download(what: str, shown: Shown) -> Download:
 
 
 def _picture(shown: Shown) -> bytes:
-    """What is on the screen as a PNG; where that is one map per photo, at the photos' own size."""
+    """The pictures of the stage as one PNG. The view "one" is drawn at the photos' size, up to LONGEST_DOWNLOAD."""
     if shown.point is None and shown.controls.view == "one":
         images = [draw(result, shown.controls) for result in shown.results]
         for image in images:
@@ -49,9 +49,10 @@ def _picture(shown: Shown) -> bytes:
 
 
 def _maps(shown: Shown) -> bytes:
-    """An .npz: `map` in [0,1] at the model's input size, `raw:BLOCK` before resizing and normalising.
+    """The maps as an .npz file.
 
-    The keys of a pair start with `x:` and `y:`.
+    Its keys are `map`, the map in [0,1] at the size of the model's input, and `raw:BLOCK`, each block's map before
+    resizing and normalising. For a pair all keys start with `x:` or `y:`.
     """
     arrays: dict[str, Any] = {}
     method = shown.controls.method
@@ -66,7 +67,7 @@ def _maps(shown: Shown) -> bytes:
 
 
 def _record(shown: Shown) -> bytes:
-    """Model, photos, scores, boxes and controls as JSON: what is needed to make the picture again."""
+    """Model, photos, scores, boxes and controls as JSON: all that is needed to make the picture again."""
     source, results, controls, point = shown.source, shown.results, shown.controls, shown.point
     boxes = [result.boxes(controls.threshold).tolist()[0] for result in results]
     sides = [{"photo": one.name, "size": one.size, "box": box} for one, box in zip(shown.photos, boxes, strict=True)]

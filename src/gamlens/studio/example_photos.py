@@ -1,4 +1,4 @@
-"""Examples to click: photos that installed packages ship, copied into the studio's own folder."""
+"""The example photos of the page. They come from installed packages and are copied into the studio's own folder."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ EXAMPLE_THUMBNAIL = (116, 92)
 
 @dataclass(frozen=True)
 class ExamplePhotos:
-    """Files of photos by name; photos whose package is not installed are left out."""
+    """Example photos as {name: file}. Photos whose package is not installed are left out."""
 
     files: dict[str, Path]
 
     def of(self, tab: TabName) -> dict[str, tuple[str, list[Path]]]:
-        """What a tab offers: title and files by key. The class tab's have one file each, the pair tab's two."""
+        """The examples of a tab as {key: (title, files)}: one file each on the class tab, two on the pair tab."""
         return {
             key: (title, [self.files[name] for name in names])
             for key, (title, names) in json.loads(static_file("examples.json"))[tab].items()
@@ -36,7 +36,7 @@ def thumbnail(path: Path) -> Image.Image:
 
 
 def copy_examples(folder: Path) -> ExamplePhotos:
-    """Write the photos that can be had into `folder`."""
+    """Write the available photos into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     for name in ("cheetah", "cheetah_face", "lion", "cat", "coffee", "rocket", "both"):

@@ -1,4 +1,4 @@
-"""The page: gradio's layout, and which action each event calls. Imported only when the studio starts."""
+"""The page: its gradio layout, and the action that each event calls. This module imports gradio."""
 
 import base64
 import json
@@ -18,8 +18,8 @@ from gamlens.studio.widgets import Tab
 
 PAGE_TITLE = '<div class="gl-title"><h1>gamlens studio</h1><p>Why does a vision model think so?</p></div>'
 PAGE_FOOTER = (
-    '<p class="gl-foot">Photos stay on this machine and are deleted when the visit ends. One forward pass a photo; '
-    "every control answers from what it left.</p>"
+    '<p class="gl-foot">Photos stay on the machine that runs the studio and are deleted when you leave. The model runs '
+    "once per photo; changing a control does not run it again.</p>"
 )
 TOGGLE_DARK = "() => { document.body.classList.toggle('dark'); }"
 NO_PROGRESS: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
@@ -27,7 +27,7 @@ WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "
 
 
 def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> gr.Blocks:
-    """The whole page. With `welcome` it opens on the first example of each tab."""
+    """Build the whole page. With `welcome` each tab shows its first example when the page opens."""
     page = gr.Blocks(title="gamlens studio", analytics_enabled=False, delete_cache=(600, 3600))
     with page:
         with gr.Row():
@@ -73,7 +73,7 @@ def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
             other_class = gr.Dropdown(
                 _class_choices(actions, actions.models.first),
                 value=None,
-                label="Any other class: type a name or a number",
+                label="Explain another class: type its name or number",
                 allow_custom_value=True,
                 elem_id="wanted",
             )
@@ -86,7 +86,7 @@ def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
 
 def _pair_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
     with gr.Row():
-        photos = widgets.photo_drop("First", "x"), widgets.photo_drop("Second", "y")
+        photos = widgets.photo_drop("First photo", "x"), widgets.photo_drop("Second photo", "y")
         with gr.Column(scale=2, min_width=300):
             picks = widgets.example_buttons(examples, "pair")
     with gr.Row():
@@ -99,7 +99,7 @@ def _pair_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
 
 
 def _photo_events(actions: Actions, tab: Tab, slot: Slot, place: gr.Image) -> None:
-    """A photo that is dropped into its place, or taken away."""
+    """Connect the events of a visitor who drops a photo into a slot or removes it."""
     outputs = [*tab.outputs, place] if tab.name == "class" else tab.outputs
 
     def photo(request: gr.Request, path: str | None, *values: Any) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ def _photo_events(actions: Actions, tab: Tab, slot: Slot, place: gr.Image) -> No
         shown = tab.values(update, controls)
         if tab.name == "pair":
             return shown
-        return (*shown, gr.skip() if update.blocks else None)  # a photo that could not be explained is taken away
+        return (*shown, gr.skip() if update.blocks else None)  # remove a photo that could not be explained
 
     def no_photo(request: gr.Request, *values: Any) -> tuple[Any, ...]:
         return photo(request, None, *values)
@@ -118,7 +118,7 @@ def _photo_events(actions: Actions, tab: Tab, slot: Slot, place: gr.Image) -> No
 
 
 def _example_events(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, tab: Tab, *, welcome: bool) -> None:
-    """A click on an example. With `welcome` the tab opens on its first one, so that there is something to look at."""
+    """Connect clicks on examples. With `welcome` the tab shows its first example when the page opens."""
     offered, outputs = examples.of(tab.name), [*tab.outputs, *tab.photos]
 
     def show(request: gr.Request, key: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -138,7 +138,7 @@ def _example_events(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, 
 
 
 def _control_events(actions: Actions, tab: Tab) -> None:
-    """Every control answers at once, from what the last forward left."""
+    """Connect the controls: a change draws the stage again from the existing trace, without a forward."""
 
     def redraw(request: gr.Request, *values: Any) -> str:
         return actions.redraw(_session_id(request), tab.name, Controls.from_values(values)).stage
@@ -147,7 +147,7 @@ def _control_events(actions: Actions, tab: Tab) -> None:
 
 
 def _target_events(actions: Actions, tab: Tab) -> None:
-    """Another class, by a click on its bar or by its name."""
+    """Connect the two ways to choose another class: a click on its bar, or its name or number."""
     bars, other_class = tab.class_choice
 
     def clicked_class(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
@@ -165,7 +165,7 @@ def _target_events(actions: Actions, tab: Tab) -> None:
 
 
 def _point_events(actions: Actions, tab: Tab) -> None:
-    """A click on a photo of the pair, or on the button that leads back to the maps."""
+    """Connect clicks on the photos of a pair, and on the button that returns to the maps."""
 
     def point(request: gr.Request, event: gr.EventData, *values: Any) -> str:
         data = event._data
@@ -195,7 +195,7 @@ def _download_buttons(actions: Actions, tab: Tab) -> None:
 
 
 def _download_button(actions: Actions, tab: Tab, what: str, title: str) -> None:
-    """A button that hands the browser a file; nothing is written on this machine."""
+    """A button that sends a file to the browser. The server writes nothing to its disk."""
 
     def download(request: gr.Request, *values: Any) -> str:
         try:
@@ -216,7 +216,7 @@ def _session_id(request: gr.Request) -> str:
 
 
 def _class_choices(actions: Actions, model: str) -> list[tuple[str, str]]:
-    """What the class field offers: (name, number) of each class, the number also shown where two share a name."""
+    """The choices of the class field: (label, number) per class. Labels that occur twice include the number."""
     lens = actions.models.loaded(model)
     labels = lens.labels if lens is not None else ()
     often = Counter(labels)

@@ -1,4 +1,4 @@
-"""The pieces of HTML that the studio writes itself, from the templates in fragments.html."""
+"""The HTML of the stage, the bars and the examples, made from the templates in fragments.html."""
 
 import base64
 import functools
@@ -17,12 +17,12 @@ STAGE_JPEG_QUALITY = 90
 
 
 def static_file(name: str) -> str:
-    """The text of a style sheet, script, template or table that lies beside this module."""
+    """The text of a file in this package: a style sheet, script, template or JSON file."""
     return files("gamlens.studio").joinpath(name).read_text(encoding="utf-8")
 
 
 def data_uri(image: Image.Image) -> str:
-    """A JPEG inside the page: nothing is written to disk and nothing is fetched."""
+    """An image as a data URI (JPEG), so that the page holds it without a file or a request."""
     stream = io.BytesIO()
     image.convert("RGB").save(stream, "JPEG", quality=STAGE_JPEG_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
@@ -37,26 +37,32 @@ def _fragments() -> Any:
 
 
 def message(text: str, *, kind: str = "error") -> str:
-    """Something for a person to read in place of a picture."""
+    """A message in place of the pictures; `kind` is "error" or "hint"."""
     return str(_fragments().message(text, kind))
 
 
 def stage(
     title: str, lead: str, images: Sequence[StageImage], notes: Sequence[str] = (), *, columns: int, points: str = ""
 ) -> str:
-    """The headline, the pictures in columns as wide as they are, so that a row has one height, and what to know.
+    """The stage: a headline, the pictures, and notes.
 
-    `points` is "ask" where the page invites to click a spot of a photo, "shown" where it shows what matches one.
+    Args:
+        title: The headline.
+        lead: The sentence after the headline.
+        images: The pictures, row by row.
+        notes: Remarks below the pictures.
+        columns: Pictures per row. Columns get the aspect ratios of their pictures, which makes a row equally high.
+        points: "ask" to invite visitors to click a spot of a photo, "shown" if the match of a spot is shown.
     """
     ratios = [shown.image.width / shown.image.height for shown in images[:columns]]
     return str(_fragments().stage(title, lead, images, notes, ratios, points))
 
 
 def bars(guesses: Sequence[Guess], chosen: int) -> str:
-    """The classes as buttons, each with its bar; the explained one is pressed."""
+    """One button per class with a bar for its probability. The button of the explained class is pressed."""
     return str(_fragments().bars(guesses, chosen))
 
 
 def examples(items: Iterable[tuple[str, str, Sequence[Image.Image]]]) -> str:
-    """Photos to click: (what is sent, what is read, the photos)."""
+    """Buttons with example photos; an item is (key that a click sends, title, photos)."""
     return str(_fragments().examples(items))

@@ -1,4 +1,4 @@
-"""The pictures of the stage, made from a trace and the controls: no forward, no page, nothing remembered."""
+"""The pictures of the stage, drawn from a trace and the controls. Nothing here runs the model or keeps state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,15 +24,21 @@ from gamlens.studio.uploads import Photo
 from gamlens.trace import HIDDEN_SHARE, Guess, Trace
 
 EVIDENCE_TITLES = ("P: adds", "N: takes away", "Hidden: |N| ≥ P")
-FLAT_MAP = "The map is flat: this method finds nothing here to point at."
+FLAT_MAP = "The map is flat: this method marks no pixel here."
 
 
 @dataclass(frozen=True, eq=False)
 class StageImage:
-    """A picture of the stage with its words.
+    """A picture of the stage.
 
-    Where `side` is "x" or "y" the picture can be clicked. `dot` (x, y) and `cell` (left, top, width, height) are marks
-    on it, as fractions of its size.
+    Attributes:
+        image: The picture.
+        title: The bold text below it.
+        alt: A description for people who do not see it.
+        caption: Further text below it.
+        side: "x" or "y" for a photo of a pair, which can be clicked; otherwise "".
+        dot: A mark at (x, y), as fractions of width and height.
+        cell: A marked rectangle (left, top, width, height), as fractions of width and height.
     """
 
     image: Image.Image
@@ -46,7 +52,7 @@ class StageImage:
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """What a tab shows under its controls: a class of one photo, or a pair of photos and perhaps a point of one."""
+    """Everything that determines what a tab shows: a class of one photo, or a pair and perhaps a clicked point."""
 
     source: Trace | PairTrace
     photos: Sequence[Photo]
@@ -55,16 +61,16 @@ class Shown:
 
     @property
     def traces(self) -> tuple[Trace, ...]:
-        """The trace of the class, or the two of the pair under the chosen score."""
+        """The trace of the class, or the two traces of the pair for the chosen score."""
         return (self.source,) if isinstance(self.source, Trace) else self.source.sides(self.controls.score)
 
     @cached_property
     def results(self) -> list[Explanation]:
-        """The class's explanation, or x's and y's. Their maps are the mean of the last n blocks, or one block's own."""
+        """The explanation of the class, or those of x and y; maps are the mean of the last n blocks, or one block's."""
         method, block, blocks = self.controls.method, self.controls.block, self.source.blocks
         single = block != MEAN_OF_N and METHODS[method].kind == "block"
         if single and block not in blocks:
-            raise GamlensError(f"There is no block {block!r} in this model; there are {', '.join(blocks)}.")
+            raise GamlensError(f"This model has no block {block!r}: choose one of {', '.join(blocks)}.")
         n = len(blocks) - blocks.index(block) if single else min(self.controls.n, len(blocks))
         if isinstance(self.source, Trace):
             found = [self.source.explain(method, n)]
@@ -75,7 +81,7 @@ class Shown:
 
 
 def stage_images(shown: Shown) -> list[StageImage]:
-    """Why this class, or why similar (x and y in turn): a map, three methods, what Grad-CAM hides, a point's match."""
+    """The pictures of the chosen view, or of a clicked point and its match. For a pair, x and y alternate."""
     source, controls = shown.source, shown.controls
     if shown.point is not None and isinstance(source, PairTrace):
         return _point_images(source, shown.photos, controls, shown.point)
@@ -96,7 +102,7 @@ def stage_images(shown: Shown) -> list[StageImage]:
 
 
 def draw(result: Explanation, controls: Controls) -> Image.Image:
-    """The first map over its picture, with the box and the outline at the threshold where they are asked for."""
+    """Draw the first map over its picture, and the box and the outline at the threshold if they are switched on."""
     full = result.full(0).cpu().numpy()
     boxes = result.boxes(controls.threshold).tolist() if "box" in controls.outline else []
     boxes = [box for box in boxes if any(box)]
@@ -114,7 +120,7 @@ def _map_image(result: Explanation, controls: Controls, reason: str, side: str) 
 
 
 def _evidence_images(trace: Trace, result: Explanation, controls: Controls, reason: str, side: str) -> list[StageImage]:
-    """Eq. 4: P and |N| on one scale, and the pixels that Grad-CAM hides, dimmed and outlined."""
+    """Three pictures of Eq. 4: P and |N| on one scale, and the pixels that Grad-CAM hides, dimmed and outlined."""
     found = trace.evidence(None if controls.block == MEAN_OF_N else controls.block)
     cmaps, name = (controls.cmap, "ocean"), result.pictures[0].name
     drawn = draw_evidence(found, result.image(0), result.frames[0], opacity=controls.opacity, cmaps=cmaps)
@@ -130,7 +136,7 @@ def _evidence_images(trace: Trace, result: Explanation, controls: Controls, reas
 def _point_images(
     pair: PairTrace, photos: Sequence[Photo], controls: Controls, point: ClickedPoint
 ) -> list[StageImage]:
-    """The point on its photo and what matches it on the other, x's picture first."""
+    """Two pictures, x first: the clicked point on its photo, and what matches it on the other photo."""
     number = "xy".index(point.side)
     here, there = photos[number], photos[1 - number]
     match = point_match(pair, photos, controls, point)
@@ -142,7 +148,7 @@ def _point_images(
     alt = f"{here.name} with a mark {where(point.x, point.y)}"
     count = f"one of {match.cells[0]} × {match.cells[1]} positions"
     cell = _cell(match, pair.provenances[number].frames[0])
-    asked = StageImage(here.shown, "The spot you asked about", alt, count, point.side, (point.x, point.y), cell)
+    asked = StageImage(here.shown, "The spot you clicked", alt, count, point.side, (point.x, point.y), cell)
     share = (
         f"adds {match.part:.3g} of {match.score:.3g} ({100 * match.part / match.score:.1f} %)" if match.score else ""
     )
@@ -152,13 +158,13 @@ def _point_images(
 
 
 def point_match(pair: PairTrace, photos: Sequence[Photo], controls: Controls, point: ClickedPoint) -> Matches:
-    """What matches the clicked point, in original pixels, under the chosen score."""
+    """The matches of the clicked point for the chosen score, in pixels of the original photos."""
     width, height = photos["xy".index(point.side)].size
     return pair.matches((point.x * width, point.y * height), side=point.side, score=controls.score)
 
 
 def _cell(match: Matches, frame: Frame) -> tuple[float, float, float, float]:
-    """The clicked position as left, top, width, height, fractions of its picture."""
+    """The cell of the clicked position as (left, top, width, height), as fractions of its picture."""
     x0, y0, x1, y1 = frame.window
     height, width = frame.original
     step = ((x1 - x0) / match.cells[1] / width, (y1 - y0) / match.cells[0] / height)
@@ -166,16 +172,17 @@ def _cell(match: Matches, frame: Frame) -> tuple[float, float, float, float]:
 
 
 def notes(shown: Shown) -> list[str]:
-    """What a person should know before trusting the picture."""
+    """Remarks that a visitor should read before trusting the pictures."""
     traces, controls, said = shown.traces, shown.controls, []
     if any(result.about.get("weights") == "random" for result in shown.results):
         said.append("The model's weights are random: it has learned nothing, and its maps mean nothing.")
     if any(float(result.maps.max()) == 0 for result in shown.results):
         said.append(_no_gradient(shown) or FLAT_MAP)
     hides = max(float(trace.evidence().hidden_share[0]) for trace in traces)
-    if "grad_cam" in controls.methods and controls.view != "evidence" and hides > HIDDEN_SHARE:
+    hiding = [METHODS[name].title for name in controls.methods if METHODS[name].hides_evidence]
+    if hiding and controls.view != "evidence" and hides > HIDDEN_SHARE:
         under = "of the positive evidence under negative gradients"
-        said.append(f"Grad-CAM hides {100 * hides:.0f} % {under}: see Eq. 4, or use GAM.")
+        said.append(f"{hiding[0]} hides {100 * hides:.0f} % {under}: see Eq. 4, or use GAM.")
     return said
 
 
@@ -192,7 +199,7 @@ def _no_gradient(shown: Shown) -> str:
 
 
 def guesses(trace: Trace, most: int = 5) -> list[Guess]:
-    """The best classes, and the explained class where it is not among them."""
+    """The `most` best classes, and the explained class if it is not among them."""
     best, target = trace.top(most)[0], int(trace.targets[0])
     if all(guess.index != target for guess in best):
         every = trace.top(trace.output.shape[1] if trace.output is not None else most)[0]
@@ -201,7 +208,7 @@ def guesses(trace: Trace, most: int = 5) -> list[Guess]:
 
 
 def _peak(full: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
-    """Where a map (H,W) is strongest, in words."""
+    """Where a map (H,W) has its maximum, in words."""
     if float(full.max()) == 0:
         return "flat"
     row, column = divmod(int(full.argmax()), full.shape[1])
@@ -209,7 +216,7 @@ def _peak(full: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
 
 
 def where(x: float, y: float) -> str:
-    """A place in a picture in words.
+    """Describe a position, given as fractions of width and height, in words.
 
     >>> where(0.1, 0.9), where(0.5, 0.5)
     ('at the lower left', 'in the middle')

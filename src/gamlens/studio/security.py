@@ -1,4 +1,4 @@
-"""What the studio's server refuses: requests under another name, addresses to fetch, content from elsewhere."""
+"""Security of the studio's server: which requests it refuses, and the headers that restrict the browser."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -25,8 +25,9 @@ def is_loopback(host: str) -> bool:
 class SecurityMiddleware:
     """ASGI middleware around every request of the page.
 
-    The browser is told to fetch nothing from elsewhere, and the server fetches no address for it. With `local` only
-    requests to this machine's own names are answered, so that no other site's name can be pointed at the studio.
+    Response headers forbid the browser to load anything from other addresses. Requests that would make the server
+    fetch a URL are refused. With `local` only requests to loopback names are answered. This stops DNS rebinding, where
+    a site makes its own name resolve to this machine.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]], local: bool) -> None:
@@ -49,6 +50,8 @@ class SecurityMiddleware:
         stranger = self.local and not is_loopback(asked.rsplit(":", 1)[0].strip("[]"))
         if scope["type"] == "http" and (stranger or any(part in path for part in REFUSED_PATHS)):
             await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"Not here: this studio is for its own page alone."})
+            await send(
+                {"type": "http.response.body", "body": b"Refused: this studio answers only requests of its own page."}
+            )
             return
         await self.app(scope, receive, guarded if scope["type"] == "http" else send)

@@ -1,4 +1,4 @@
-"""Starting the studio: where it listens, who may come in, what it may hold, and that nothing leaves the machine."""
+"""Starts and stops the studio: address, login, limits, and settings that keep all data on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ StudioModels = Lens | str | Mapping[str, Lens | str]
 
 @dataclass(frozen=True, eq=False)
 class Studio(AbstractContextManager["Studio"]):
-    """A running studio: its address, and `close()`. As a context manager it closes itself."""
+    """A running studio. `url` is its address; `close()`, or leaving it as a context manager, stops it."""
 
     url: str
     actions: Actions
@@ -41,7 +41,7 @@ class Studio(AbstractContextManager["Studio"]):
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self) -> None:
-        """Until the process is interrupted or told to end; photos are deleted either way."""
+        """Wait until the process gets SIGINT or SIGTERM, then close the studio, which deletes all photos."""
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
         try:
@@ -54,7 +54,7 @@ class Studio(AbstractContextManager["Studio"]):
             self.close()
 
     def close(self) -> None:
-        """Stop serving; every visit's photos are deleted."""
+        """Stop the server and delete the photos of all visitors."""
         if not self.ended.is_set():
             self.ended.set()
             self.page.close(verbose=False)
@@ -75,16 +75,16 @@ def launch(
     visits: int = MOST_SESSIONS,
     block: bool = False,
 ) -> Studio:
-    """Open the studio in the browser's reach and return at once.
+    """Start the studio and return at once.
 
     Args:
-        models: A lens, a model's name or `file.py:build`, or a dict of several of them by name.
-        host: Where to listen. By default only this machine can open the page; "0.0.0.0" lets others in.
-        port: The port; by default a free one from 7860 on.
-        auth: (user, password) that visitors must give. Set it where others are let in.
+        models: A lens, the name of a model or `file.py:build`; or a dict of several of these by the name to show.
+        host: The address to listen on. By default only this machine can open the page; "0.0.0.0" lets others in.
+        port: The port; by default the first free one from 7860.
+        auth: (user, password) that visitors must enter. Set it if other machines can open the page.
         browser: Whether to open the page in this machine's browser.
-        visits: How many visitors' photos are kept in memory at a time.
-        block: Whether to return only when the studio is interrupted.
+        visits: How many visitors are kept in memory at once; the least recently used one is forgotten first.
+        block: Whether to wait until the studio is interrupted before returning.
 
     Returns:
         The running studio, with `.url` and `.close()`.
@@ -117,7 +117,7 @@ def launch(
 
 
 def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] | None, browser: bool) -> str:
-    """Start listening; everything that would reach out, or let in more than the page, is off."""
+    """Start the server and return its URL. Sharing, monitoring and every other entry than the page are switched off."""
     page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2)
     _, url, _ = page.launch(
         server_name=host,
@@ -148,7 +148,7 @@ def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] |
 
 
 def _theme() -> Any:
-    """Quiet labels, one strong colour that white text can be read on, and fonts of the machine itself."""
+    """The colours and fonts of theme.json. Fonts are those of the visitor's system, so none is downloaded."""
     import gradio as gr
 
     theme = json.loads(static_file("theme.json"))

@@ -1,4 +1,4 @@
-"""What the studio remembers of each visitor: photos, one trace per tab, the clicked point."""
+"""The state of each visitor: photos, one trace per tab, the clicked point and the chosen model."""
 
 import threading
 from collections import OrderedDict
@@ -20,7 +20,7 @@ SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": ("photo",), "pair": ("x", "y"
 
 
 class ClickedPoint(NamedTuple):
-    """A point of photo `side` of a pair, as fractions of its width and height, and the map settings at that time."""
+    """A clicked point of photo `side`, as fractions of its width and height, and the map settings at that time."""
 
     side: Literal["x", "y"]
     x: float
@@ -30,7 +30,7 @@ class ClickedPoint(NamedTuple):
 
 @dataclass(eq=False)
 class Session:
-    """One visitor. `lock` is held while anything here is read or changed."""
+    """The state of one visitor. Hold `lock` while reading or changing it."""
 
     model: str = ""
     photos: dict[Slot, Photo] = field(default_factory=dict)
@@ -41,16 +41,16 @@ class Session:
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def forget_traces(self, *tabs: TabName) -> None:
-        """Drop what was computed from the photos of these tabs."""
+        """Drop the traces of these tabs, and the clicked point of the pair tab."""
         for tab in tabs:
             self.traces.pop(tab, None)
         if "pair" in tabs:
             self.point = None
 
     def set_photo(self, slot: Slot, path: str | Path | None) -> None:
-        """Read a photo into `slot`, or empty the slot. The old photo's trace is dropped and its file released.
+        """Read a photo into `slot`, or empty the slot (None). The old photo's trace is dropped and its file released.
 
-        A file that cannot be read is released with the next photo, or when the session ends, and not at once: the
+        A file that cannot be read is released later, with the next photo or at the end of the session, because the
         browser may still be showing it.
         """
         if path is not None:
@@ -69,14 +69,17 @@ class Session:
             raise
 
     def close(self) -> None:
-        """Leave nothing of the session, neither in memory nor on disk."""
+        """Remove all photos and traces of the session from memory and disk."""
         with self.lock:
             for slot in get_args(Slot):
                 self.set_photo(slot, None)
 
 
 class Sessions:
-    """Sessions by their id. Where there are more than `most`, the one that was used least recently is closed."""
+    """Sessions by id. If there are more than `most`, the least recently used one is closed.
+
+    `keep` are files that are never deleted, such as the example photos.
+    """
 
     def __init__(self, most: int = MOST_SESSIONS, *, keep: Iterable[Path] = ()) -> None:
         self.most = most
@@ -88,7 +91,7 @@ class Sessions:
         return len(self._open)
 
     def get(self, session_id: str) -> Session:
-        """The session of this id, a new one where there is none."""
+        """The session with this id; a new one if there is none."""
         with self._lock:
             session = self._open.setdefault(session_id, Session(files=self.files))
             self._open.move_to_end(session_id)

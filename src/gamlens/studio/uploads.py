@@ -1,4 +1,4 @@
-"""Photos that visitors give: read and checked, the folder they lie in, and deleted when nobody uses them any more."""
+"""Uploaded photos: reading and checking them, the temporary folder, and deleting files that nobody uses any more."""
 
 import contextlib
 import math
@@ -50,7 +50,7 @@ class UploadedFiles:
             self._users[path] += 1
 
     def release(self, path: Path) -> None:
-        """One user less. The last one deletes the file, and its folder if that is empty then."""
+        """Remove one user of a file. Without users the file is deleted, and its folder if that is then empty."""
         with self._lock:
             self._users[path] -= 1
             if self._users[path] > 0:
@@ -103,15 +103,15 @@ TEMP_DIR = SharedTempDir()
 
 
 def read_photo(path: str | Path) -> Photo:
-    """Read a photo from its file. A file that is no image, or has too many bytes or pixels, is a GamlensError."""
+    """Read a photo from its file. Raises GamlensError if it is no image, or has too many bytes or pixels."""
     file = Path(path)
     try:
         size = file.stat().st_size
     except OSError as error:
-        raise GamlensError(f"The photo {file.name!r} is gone: give it again.") from error
+        raise GamlensError(f"The photo {file.name!r} is gone: upload it again.") from error
     if size > MOST_BYTES:
         raise GamlensError(
-            f"{file.name!r} has {size / MEGA:.1f} MB; the studio takes {MOST_BYTES // MEGA}: make it smaller."
+            f"{file.name!r} has {size / MEGA:.1f} MB; the studio takes up to {MOST_BYTES // MEGA}: make it smaller."
         )
     if _pixels(file) > MOST_PIXELS:
         raise GamlensError(f"{file.name!r} has more than {MOST_PIXELS // MEGA} million pixels: make it smaller.")
@@ -119,14 +119,14 @@ def read_photo(path: str | Path) -> Photo:
         whole = upright(file)
     except GamlensError as error:
         reason = str(error).replace(str(file), file.name).replace("cannot identify image file", "not an image file")
-        raise GamlensError(f"{reason} A JPEG, PNG, WebP, GIF, BMP or TIFF photo works.") from error
+        raise GamlensError(f"{reason.rstrip('.')}. Give a JPEG, PNG, WebP, GIF, BMP or TIFF photo.") from error
     small = whole.copy()
     small.thumbnail((SCREEN_SIDE, SCREEN_SIDE), Image.Resampling.LANCZOS)
     return Photo(file, file.name, whole.size, small)
 
 
 def _pixels(file: Path) -> float:
-    """How many pixels the file's header names, before anything is decoded; 0 if the header cannot be read."""
+    """The number of pixels according to the file's header, without decoding it; 0 if the header cannot be read."""
     try:
         with Image.open(file) as image:
             return image.width * image.height

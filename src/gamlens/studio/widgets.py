@@ -1,11 +1,11 @@
-"""The gradio components that both tabs have: photos, examples, the stage, the controls. Imports gradio."""
+"""The gradio components that both tabs have: photos, examples, the stage, the controls."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
-from gamlens import METHODS
+from gamlens.methods import METHODS, Kind, names
 from gamlens.render import COLORMAPS
 from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments
@@ -20,9 +20,15 @@ CLICKS = html_fragments.static_file("clicks.js")
 
 @dataclass(frozen=True)
 class Tab:
-    """The components of one tab that actions read and change. `controls` are in the order of Controls' fields.
+    """The components of one tab that actions read and change.
 
-    `class_choice`, of the class tab only: the bars of the best guesses, and a field for any other class's name.
+    Attributes:
+        name: Which tab it is.
+        photos: The places to drop photos.
+        examples: The buttons with example photos.
+        stage: The area with the pictures.
+        controls: One component per field of Controls, by name and in that order.
+        class_choice: The bars of the best guesses and the field for another class; empty on the pair tab.
     """
 
     name: TabName
@@ -42,7 +48,7 @@ class Tab:
         return [self.stage, self.controls["n"], self.controls["block"], *self.class_choice]
 
     def values(self, update: TabUpdate, controls: Controls) -> tuple[Any, ...]:
-        """`update` as values of `outputs`."""
+        """The values of `outputs` for an update."""
         n, block = gr.skip(), gr.skip()
         if update.blocks:
             depth = len(update.blocks)
@@ -53,7 +59,10 @@ class Tab:
 
 
 def photo_drop(label: str, name: str) -> gr.Image:
-    """A place to drop a photo. Actions get the path of its file, which is checked before it is decoded."""
+    """A place to drop a photo. Actions get the path of the file.
+
+    gradio's own `preprocess` would decode the photo; it is replaced, so that `uploads.read_photo` can check it first.
+    """
     place = gr.Image(
         label=label,
         type="filepath",
@@ -84,14 +93,15 @@ def example_buttons(examples: ExamplePhotos, tab: TabName) -> gr.HTML:
 
 
 def stage(tab: TabName) -> gr.HTML:
-    """Where the pictures of a tab are; a hint before there are any."""
+    """The area with the pictures of a tab; it shows a hint until there are any."""
     return clickable_html(html_fragments.message(HINTS[tab], kind="hint"), f"{tab}-stage")
 
 
 def control_widgets(tab: TabName) -> dict[str, Any]:
-    """A component for each field of Controls, by the field's name and in the order of the fields."""
+    """Make one component per field of Controls, by the field's name and in the order of the fields."""
     default, pair = Controls(), tab == "pair"
-    methods = [(m.title, key) for key, m in METHODS.items() if m.kind == "block" or (pair and m.kind == "pair")]
+    kinds: tuple[Kind, ...] = ("block", "pair") if pair else ("block",)
+    methods = [(METHODS[name].title, name) for name in names(*kinds)]
     similarities = [(score.title, key) for key, score in PAIR_SCORES.items()]
     made: dict[str, Any] = {}
 
