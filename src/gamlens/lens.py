@@ -40,23 +40,60 @@ BATCH_SIZE = 32
 class Lens:
     """Shows why a model gave an image its class, and why it finds two images similar.
 
-    Args:
-        model_or_name: An nn.Module, or a name of MODELS.
-        weights: A file, a state dict, or "random". They are loaded into a module of yours.
-        blocks: Names of the blocks to read ("layer4", "features:relu"), in place of those that the network of that
-            name has or that are found.
-        embedding: The layer whose output pairs are compared by ("fc1", "fc:input", "output"), likewise.
-        output: Key, index or callable that picks the class scores out of what the model returns.
-        transform: "squash" (default), "crop", a Transform, or a callable on PIL images.
-        labels: Class names.
-        device: Where the model is moved.
-        precision: "fp32", or "bf16" / "fp16" autocast.
-        compile: Faster calls after a slow first one. Weights are followed; plain settings of layers (eps, stride) are
-            read once.
-        multi_label: Whether probabilities are sigmoids.
-        text: Captions -> embeddings (T,D), the text half of a dual encoder.
+    A lens holds a model and knows which of its layers ("blocks") to read, how an image becomes the model's input, and
+    how to draw results over the original image. Build one lens per model and use it for every image.
 
-    Nothing about a module of yours changes but what `weights` and `device` say.
+    | call | answers | returns |
+    | --- | --- | --- |
+    | `classify(images, target)` | why this class? | Explanation, one map per image and class |
+    | `compare(x, y)` | why are x and y similar? | PairExplanation, one map for each image of each pair |
+    | `compare_text(images, captions)` | why does this caption fit? | Explanation, one map per image and caption |
+    | `compare_many(queries, gallery)` | the same for many pairs | PairExplanation; each image is run once |
+    | `remember(images)` | | Gallery, which `compare_many` takes and which can be saved |
+    | `stream(images)` | why this class, image by image | an iterator of results, in order |
+    | `trace`, `trace_pair`, `trace_text` | what one forward gave | a trace, whose `explain` makes maps |
+    | `prepare`, `forward`, `outputs`, `embed` | the single steps | batches, records, tensors |
+
+    Wherever images are taken, they may be a path, a PIL image, a uint8 array (H,W,3), a preprocessed float tensor
+    (B,C,H,W), a list of paths, PIL images and arrays, or what `prepare` returned. Maps are (R,H,W) in [0,1] at the size
+    of the model's input; an Explanation carries them to the original image.
+
+    Args:
+        model_or_name: An nn.Module, or a name: one of MODELS, any classifier of torchvision, "timm/NAME" or "hf/ID".
+        weights: A .safetensors or .pth file, a state dict, or "random"; by default a named model's pretrained weights.
+            They are loaded into a module that you give, too.
+        blocks: Names of the blocks to read, in the order they run: modules ("layer4"), or functions after a module
+            ("features:relu"). By default those that the named network declares, or else those that are found.
+            `lens.blocks`, or `gamlens blocks MODEL`, shows them.
+        embedding: The layer whose output pairs are compared by: a module ("fc1"), what a module reads ("fc:input"), or
+            "output". By default what the classifier reads.
+        output: Where the class scores are in what the model returns: a key or attribute, an index, or a callable.
+        transform: How an image becomes the input: "squash" (resize to the input size, the default), "crop" (resize the
+            short side, then crop the centre), a Transform, or a callable from a PIL image to a tensor (C,H,W).
+        labels: Class names, in the order of the classes.
+        device: Where the model is moved, such as "cuda". By default it stays where it is.
+        precision: "fp32", or "bf16" or "fp16" for autocast.
+        compile: Whether the network is compiled: the first call is slow, later ones are faster. Changes of weights are
+            followed; plain settings of layers (eps, stride) are read once.
+        multi_label: Whether probabilities are sigmoids, one per class, rather than a softmax over the classes.
+        text: For a dual encoder: a function from captions to embeddings (T,D).
+
+    Raises:
+        GamlensError: If the name is unknown, weights do not fit, a named block does not exist, or the device cannot be
+            used. Every later call raises it, too, for bad input; the message says what to do.
+
+    A module that you give is left as it was after every call, also after an error: its mode, hooks, `.grad` and
+    `requires_grad`. Only `weights` and `device` change it. One lens may be used from several threads.
+
+    Example:
+        >>> from torch import nn
+        >>> features = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU())
+        >>> head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+        >>> lens = Lens(nn.Sequential(features, head), labels=["cat", "dog"])
+        >>> result = lens.classify(photo, "dog", n=1)
+        >>> result.maps.shape, result.names
+        (torch.Size([1, 224, 224]), ['dog'])
+        >>> picture = result.overlay()  # a PIL image of the photo's own size
     """
 
     def __init__(
@@ -107,32 +144,32 @@ class Lens:
 
     @property
     def model(self) -> nn.Module:
-        """The network itself."""
+        """The module that the lens looks at."""
         return self._hooked.model
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device that the model is on."""
         return self._hooked.reference_tensor(torch.empty(0)).device
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The blocks that are read, in the order they run; n counts from the end."""
+        """The names of the blocks that can be read, in the order they run; `n` counts from the last one."""
         return tuple(str(point) for point in self._hooked.model_blocks().points)
 
     @property
     def knows_blocks(self) -> bool:
-        """Whether the blocks are found: usually when the lens is made, or else at the first image."""
+        """Whether the blocks are known: usually since the lens was made, or else from the first image on."""
         return self._hooked.known_blocks is not None
 
     @property
     def embedding(self) -> str:
-        """What pairs are compared by."""
+        """The name of the layer whose output pairs are compared by."""
         return self._hooked.embedding.name
 
     @property
     def layout(self) -> NetworkLayout:
-        """What discovery found: stages with their shapes and strides, and the embedding."""
+        """What was found in the network: its stages with their shapes and strides, and the embedding."""
         return self._hooked.layout
 
     def to(self, device: str | torch.device) -> Lens:
@@ -167,7 +204,28 @@ class Lens:
         views: ViewList = (),
         batch_size: int | None = None,
     ) -> Explanation:
-        """Why this class? Trace and explain: a tensor in one forward, other images 32 at a time, or `batch_size`."""
+        """Why this class? Makes one map per image and target class.
+
+        Args:
+            images: The images, as the class docstring says. A tensor or a prepared batch runs in one forward.
+            target: None for the top class of each image; a class, by index or name, for all images; or a list with one
+                entry per image, each a class, None, or a list of classes.
+            method: A name of METHODS that explains single images.
+            n: How many blocks the map is made of, counted from the last.
+            fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
+            score: What is explained: "logit", "probability", "sigmoid", or a callable that takes the model's output
+                and returns one number per image, (B,).
+            views: Further views of each image whose maps are averaged, such as ("flip", 1.43): see `trace`.
+            batch_size: Images per forward, 32 by default.
+
+        Returns:
+            An Explanation with R rows, one per image and target: `maps` (R,H,W), `scores` (R,), `names`, `overlay()`.
+
+        Example:
+            >>> result = lens.classify([photo, other], [["cat", "dog"], None])
+            >>> result.index.tolist(), result.names[:2]
+            ([0, 0, 1], ['cat', 'dog'])
+        """
         if batch_size is not None and batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         if isinstance(images, ModelInput) and batch_size is not None:
@@ -196,21 +254,27 @@ class Lens:
         views: ViewList = (),
         keep_graph: bool = True,
     ) -> Trace:
-        """One forward and one short backward: a Trace that explains by any method and any number up to n blocks.
+        """Run one forward and one short backward, from which any method makes its maps without another forward.
 
         Args:
-            images: A path, a PIL image, a uint8 array (H,W,3), a preprocessed tensor (B,C,H,W), a list of these, or
-                what `prepare` gave.
-            target: None for the top class, a class (index or name) for all images, or one entry per image, each a
-                class, None, or a list of them.
+            images: The images, as the class docstring says.
+            target: As `classify` takes it.
             n: How many blocks are captured, counted from the last; None captures every block.
-            method: The method that is wanted. It matters for one of kind "input", for which the pixels are captured in
-                place of blocks, and for one that needs no gradient: nothing goes back, and the Trace has no gradients.
-            score: "logit", "probability", "sigmoid", or a callable on the model's output that gives one number per
-                image.
-            views: Further looks at each image, whose maps are averaged in: ("flip", 1.43, 2.0) adds two larger inputs
-                and mirrored copies of all three.
-            keep_graph: Whether `retarget` shall work, at the price of the graph's memory.
+            method: The method that the trace is for. Most need no mention: a trace explains by every method of kind
+                "block". A method of kind "input" captures the pixels in place of blocks. A method that needs no
+                gradient saves the backward, and the trace then explains by such methods only.
+            score: As `classify` takes it.
+            views: Further views of each image, whose maps are averaged: scales of the input size, and "flip" for
+                mirrored copies of all scales. ("flip", 1.43, 2.0) makes six views.
+            keep_graph: Whether `Trace.retarget` shall work. It costs the memory of the graph.
+
+        Returns:
+            A Trace: activations {block: (B,C,h,w)}, gradients {block: (R,C,h,w)}, scores (R,), and `explain`.
+
+        Example:
+            >>> trace = lens.trace(photo, "dog", n=2)
+            >>> maps = {name: trace.explain(name, n=1).maps for name in ("gam", "layer_cam")}
+            >>> other_class = trace.retarget("cat").explain("gam")
         """
         if not isinstance(score, str) and target is not None:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
@@ -261,10 +325,26 @@ class Lens:
         batch_size: int = 16,
         workers: int | None = None,
     ) -> Iterator[StreamResult]:
-        """Why this class? For images that keep coming: any iterable, read as it is used, results in its order.
+        """Why this class? The same as `classify` for images that keep coming; results arrive in order.
 
-        Decoding runs in `workers` threads beside the model. A bad image has an `.error` and stops nothing.
-        `target`: None for the top class, or classes for every image.
+        The iterable is read as results are used, so it may be endless. Images are decoded in threads while the model
+        runs. A bad image has a result with an `error` and stops nothing.
+
+        Args:
+            images: Any iterable of paths, PIL images or arrays.
+            target: None for the top class, or a class or a list of classes for every image.
+            method, n, fuse, score, views: As `classify` takes them.
+            batch_size: Images per forward.
+            workers: Number of threads that decode; by default as many as the machine has cores, at most 8.
+
+        Returns:
+            An iterator of StreamResult, one per image: `explanation` and `top`, or `error`.
+
+        Example:
+            >>> for result in lens.stream([photo, other], batch_size=2):
+            ...     print(result.error or tuple(result.explanation.maps.shape))
+            (1, 224, 224)
+            (1, 224, 224)
         """
         if batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
@@ -297,13 +377,45 @@ class Lens:
         fuse: Fusion = "mean",
         views: ViewList = (),
     ) -> PairExplanation:
-        """Why similar? Both maps of each pair. `score`: "cosine", "dot", or a callable on two embeddings (P,D)."""
+        """Why similar? Makes both maps of each pair.
+
+        Args:
+            x: The images of one side, as the class docstring says.
+            y: As many images for the other side; or one image on either side, which is compared with all of the other.
+            score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
+                (P,D) to one number per pair, (P,).
+            method: A name of METHODS.
+            n, fuse, views: As `classify` takes them.
+
+        Returns:
+            A PairExplanation: `scores` (P,), and the Explanations `x` and `y` with one map per pair.
+
+        Example:
+            >>> result = lens.compare(photo, other, score="dot")
+            >>> result.x.maps.shape == result.y.maps.shape == (1, 224, 224)
+            True
+            >>> picture = result.overlay()  # both photos with their maps, side by side
+        """
         pair = self.trace_pair(x, y, n=n, method=method, views=views)
         pair.sides(score, keep=False)
         return pair.release().explain(method, n, fuse, score=score)
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
-        """One forward for both sides (two where their sizes differ): a PairTrace. 1 against N runs the one N times."""
+        """Run one forward of all images of both sides, from which pairs are explained under any score and method.
+
+        Images of two sizes need two forwards. One image against N is run N times; `compare_many` runs it once.
+
+        Args:
+            x, y: As `compare` takes them.
+            n, method, views: As `trace` takes them.
+
+        Returns:
+            A PairTrace: `explain(method, n, fuse, score=...)`, `sides(score)`, `matches(point)`.
+
+        Example:
+            >>> pair = lens.trace_pair(photo, other)
+            >>> results = {score: pair.explain("gam", 1, score=score) for score in ("cosine", "dot")}
+        """
         sides = (self.prepare(x, views=views), self.prepare(y, views=views))
         counts = (len(sides[0].pictures), len(sides[1].pictures))
         if sides[0].views != sides[1].views:
@@ -346,9 +458,22 @@ class Lens:
         views: ViewList = (),
         embeddings: Any = None,
     ) -> Explanation:
-        """Why does this image fit this text? One row for each image and caption; targets number the captions.
+        """Why does this image fit this caption? Makes one map per image and caption, by the cosine of their embeddings.
 
-        The text comes from the model's own text half, from Lens(text=...), or as `embeddings` (T,D).
+        Args:
+            images: The images, as the class docstring says.
+            captions: One caption or T of them.
+            method, n, fuse, views: As `classify` takes them.
+            embeddings: The captions' embeddings (T,D). By default the model's own text half computes them, or the
+                function given as Lens(text=...).
+
+        Returns:
+            An Explanation with B x T rows. `names` are the captions, `targets` their numbers, `scores` the cosines.
+
+        Example:
+            >>> numbers = torch.rand(2, 16)  # stands for what a text encoder gives
+            >>> lens.compare_text(photo, ["a cat", "a dog"], embeddings=numbers, n=1).names
+            ['a cat', 'a dog']
         """
         trace = self.trace_text(images, captions, n=n, method=method, views=views, embeddings=embeddings)
         return trace.explain(method, n, fuse)
@@ -363,7 +488,7 @@ class Lens:
         views: ViewList = (),
         embeddings: Any = None,
     ) -> Trace:
-        """One forward of the images: a Trace whose classes are the captions, scored by the cosine with each."""
+        """Run one forward of the images: a Trace whose classes are the captions, as `compare_text` takes them."""
         names = text_embedding.as_captions(captions)
         texts = text_embedding.embed_captions(names, self.text, embeddings, self.name)
         inputs = self.prepare(images, views=views)
@@ -390,9 +515,21 @@ class Lens:
         workers: int | None = None,
         device: str | torch.device | None = None,
     ) -> Gallery:
-        """Run each image once and keep its last block and embedding: a Gallery for `compare_many`, which can be saved.
+        """Run each image once and keep its last block and its embedding, for `compare_many`.
 
-        Decoding runs in `workers` threads; the gallery's tensors stay on `device`, the model's by default.
+        Args:
+            images: The images, as the class docstring says.
+            batch_size: Images per forward.
+            workers: Number of threads that decode.
+            device: Where the gallery's tensors stay; by default the model's device.
+
+        Returns:
+            A Gallery of N images, which can be indexed, saved and loaded.
+
+        Example:
+            >>> gallery = lens.remember([photo, other])
+            >>> len(gallery), gallery.embeddings.shape
+            (2, torch.Size([2, 16]))
         """
         return retrieval.remember(self, images, batch_size=batch_size, workers=workers, device=device)
 
@@ -409,12 +546,31 @@ class Lens:
         pairs: Sequence[tuple[int, int]] | None = None,
         batch_size: int = 64,
     ) -> PairExplanation:
-        """Why are these similar? Each query against each image, the `top` most similar ones, or `pairs` of numbers.
+        """Why are these similar? Explains many pairs of two sets of images, and runs each image only once.
 
-        `queries` and `gallery` are images, or a Gallery of them. The result has one row per pair: x.index numbers the
-        query, y.index the image, and each side has maps (P,H,W). At n = 1 pairs of remembered images need neither a
-        forward nor a backward if the embedding is the pooled last block. Otherwise each image is run once, with one
-        backward through its last blocks per pair, while the graphs of all queries are held.
+        At n = 1, pairs of remembered images need neither a forward nor a backward if the embedding is the pooled last
+        block. Otherwise each image is run once, with one backward through its last blocks per pair, while the graphs
+        of all queries are held in memory.
+
+        Args:
+            queries: Images, as the class docstring says, or a Gallery.
+            gallery: Images or a Gallery.
+            score: As `compare` takes it.
+            method: A name of METHODS.
+            n: How many blocks the maps are made of. A Gallery holds one; for more, its images are run again.
+            fuse: As `classify` takes it.
+            top: Only the images of `gallery` that are most similar to each query, this many per query.
+            pairs: Only these pairs (number of the query, number of the image). By default all pairs.
+            batch_size: Pairs or images that are worked on together.
+
+        Returns:
+            A PairExplanation with one row per pair, (P,H,W) on each side. `x.index` is the number of the query,
+            `y.index` that of the image.
+
+        Example:
+            >>> found = lens.compare_many(photo, lens.remember([photo, other]), score="dot", top=1)
+            >>> found.x.index.tolist(), len(found.y.index)
+            ([0], 1)
         """
         options = retrieval.PairOptions(
             score=score, method=method, n=n, fuse=fuse, top=top, pairs=pairs, batch_size=batch_size
@@ -424,7 +580,7 @@ class Lens:
     # The steps, one by one
 
     def prepare(self, images: Any, *, views: ViewList = ()) -> ModelInput:
-        """Images decoded and transformed, one batch per view. Every call that takes images takes the result, too."""
+        """Decode and transform images, one batch per view. Every call that takes images takes the result, too."""
         looks = Views.parse(views)
         if not isinstance(images, ModelInput):
             return prepare(images, self.transform, looks)
@@ -433,10 +589,10 @@ class Lens:
         return normalise_on(images, self.device) if images.pending_transform is not None else images
 
     def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
-        """One forward of the plain view, which keeps what it is asked for: in a graph, or without one at n = 0.
+        """Run one forward of the plain view that keeps what it is asked for: in a graph, or without one at n = 0.
 
         Args:
-            images: As `trace` takes them.
+            images: The images, as the class docstring says.
             n: How many blocks are kept, counted from the last; 0 for none, None for all.
             method: The method that is wanted. It matters for one of kind "input", for which the pixels are kept in
                 place of blocks, and for one that needs no gradient, for which no graph is made.
@@ -449,11 +605,11 @@ class Lens:
         return self._hooked.forward(batch, n, method=entry, embedding=embedding)
 
     def outputs(self, images: Any) -> Tensor:
-        """What the model returns for the images, picked out by `output=`: one forward, out of any graph."""
+        """The model's class scores (B,K), or whatever tensor `output=` picks: one forward, without a graph."""
         return models.pick(self.forward(images).output, self._hooked.output).detach()
 
     def embed(self, images: Any) -> Tensor:
-        """The embeddings (B,D) that pairs are compared by: one forward, out of any graph."""
+        """The embeddings (B,D) that pairs are compared by: one forward, without a graph."""
         return self.forward(images, embedding=True).required_embedding().detach()
 
     def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
