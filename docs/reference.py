@@ -36,12 +36,12 @@ def sections() -> Iterable[tuple[str, str, str]]:
     yield (
         "Methods",
         "`--method`, `classify(method=...)`. Formulas and advice: [methods.md](methods.md).",
-        _table(METHODS, ("title", "reads", "map at one block"), _method),
+        _table(METHODS, ("title", "reads", "map at one block", "source"), _method),
     )
     yield (
         "Similarities of pairs",
         "`--score` and `evaluate --task`, `compare(score=...)`; or a callable on two embeddings.",
-        _table(PAIR_SCORES, ("title", "point-to-point matches", "ADP", "formula"), _pair_score),
+        _table(PAIR_SCORES, ("title", "point-to-point matches", "ADP has a meaning", "formula"), _pair_score),
     )
     yield (
         "Class scores",
@@ -58,7 +58,11 @@ def sections() -> Iterable[tuple[str, str, str]]:
         "What `gamlens evaluate KIND` measures of every map, and where it is stored.",
         _table(METRICS, ("title", "better", "kind of evaluation", "columns", "per item"), _metric),
     )
-    yield "Data sets", "`--data`, `gamlens.data.load(name, root)`.", _table(DATASETS, ("what is read",), _described)
+    yield (
+        "Data sets",
+        "`--data`, `gamlens.data.load(name, root)`.",
+        _table(DATASETS, ("data", "ground truth", "what is read"), _dataset),
+    )
     yield (
         "Models",
         "`--model`, `Lens(name)`; also any classifier of torchvision, `timm/NAME`, `hf/ID`, `file.py:build`, and any "
@@ -79,8 +83,7 @@ def _method(method: Any) -> tuple[str, ...]:
         "pair": "activations of both images",
         "block": "activation, gradient" if method.needs_gradient else "activation",
     }[method.kind]
-    source = (sys.modules[method.fn.__module__].__doc__ or "").split("\n\n")[0]
-    return method.title, reads, f"{_first(method.fn)} {_flat(source)}"
+    return method.title, reads, _first(method.fn), _first(sys.modules[method.fn.__module__])
 
 
 def _pair_score(score: Any) -> tuple[str, ...]:
@@ -91,6 +94,10 @@ def _metric(metric: Any) -> tuple[str, ...]:
     better = {"up": "higher", "down": "lower"}[metric.better]
     columns = ", ".join(f"`{name}`" for name in metric.columns)
     return metric.title, better, ", ".join(metric.kinds), columns, _first(metric.fn)
+
+
+def _dataset(entry: Any) -> tuple[str, ...]:
+    return entry.title, ", ".join(entry.truth), _first(entry.read)
 
 
 def _described(entry: Callable[..., Any]) -> tuple[str]:
@@ -105,7 +112,7 @@ def _commands() -> dict[str, Callable[..., Any]]:
 
 
 def _first(entry: Any) -> str:
-    """The first paragraph of a docstring."""
+    """The first paragraph of the docstring of a function or module."""
     entry = entry.func if isinstance(entry, partial) else entry
     return _flat((inspect.getdoc(entry) or "").split("\n\n")[0])
 

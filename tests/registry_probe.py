@@ -18,10 +18,11 @@ from PIL import Image
 from gamlens import DATASETS, METHODS, METRICS, MODELS, GamlensWarning
 from gamlens.data import Box, Dataset, DatasetEntry, Sample
 from gamlens.figures import FIGURES, Figure, FigureRequest
+from gamlens.figures.panels import photo
 from gamlens.methods import Method
 from gamlens.metrics import Metric
 from gamlens.models import Network
-from gamlens.render import Grid, Panel
+from gamlens.render import Grid
 from gamlens.scores import PAIR_SCORES, PairScore
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,7 +64,7 @@ def build(*, weights: object = None) -> Network:
 
 def show_photo(request: FigureRequest) -> Grid:
     """The first photo."""
-    return Grid(((Panel(request.examples[0].picture.open()),),))
+    return Grid(((photo(request.trace(request.examples[0]).explain()),),))
 
 
 def enter() -> None:

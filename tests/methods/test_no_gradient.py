@@ -166,6 +166,7 @@ def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nets.small().float()
     plain, compiled = Lens(net), Lens(net, compile=True)
     for method in ("length", "gam", "length"):
+        compiled.classify(X, [1, 2], method=method)  # tracing and compiling keep tensors of their own
         with Cost().counted(monkeypatch) as cost:
             found = compiled.classify(X, [1, 2], method=method)
         assert (cost.backwards > 0) == (cost.kept > 0) == (method == "gam")

@@ -46,7 +46,9 @@ def embedding_from_last_block(lens: Lens, batch: Tensor, tail: Callable[[nn.Modu
     assert found.shape[1] == lens.layout.width
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "vgg11" else name for name in KNOWN]
+)
 def test_known_networks(name: str) -> None:
     lens = nets.zoo(name)
     blocks, embedding = KNOWN[name]

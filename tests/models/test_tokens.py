@@ -149,7 +149,12 @@ def look(make: Callable[[], nn.Module], size: tuple[int, int]) -> Lens:
     return Lens(lively(make()).eval(), transform=Transform(size))
 
 
-@pytest.mark.parametrize("name", TABLE)
+WHOLE = ("hiera", "swin", "levit", "siglip", "beit")  # wide or deep as they are published
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in WHOLE else name for name in TABLE]
+)
 @quiet
 def test_blocks_grids_and_places(name: str) -> None:
     """The table, and a planted patch: in each of the last blocks the cell that changed most is the planted one."""

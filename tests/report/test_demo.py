@@ -30,6 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return page, said
 
 
+@pytest.mark.slow
 def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
     page, said = made
     text = page.read_text()
@@ -39,6 +40,7 @@ def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
     assert len(said) == demo.STEPS
 
 
+@pytest.mark.slow
 def test_pictures_are_written(made: tuple[Path, list[str]]) -> None:
     files = sorted(made[0].parent.glob("*.png"))
     assert len(files) == len(SECTIONS)
