@@ -183,7 +183,7 @@ def test_commands(root: Path, tmp_path: Path) -> None:
         app, ["evaluate", "localization", *data, *model, "-o", str(tmp_path / "run"), "--methods", "gam"]
     )
     assert run.exit_code == 1
-    assert "1 items have errors" in run.stderr
+    assert "1 items could not be measured" in run.stderr
     assert "broken.png: Cannot read" in run.stderr
     made = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(tmp_path / "tables")])
     assert made.exit_code == 0, made.stderr

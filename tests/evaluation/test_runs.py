@@ -257,14 +257,14 @@ def test_a_folder_by_address(root: Path, tmp_path: Path) -> None:
 
 def test_a_finished_run_and_bad_limits_say_so(root: Path, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "run")]
-    assert "finished before" not in command(root, tmp_path, *out).stderr
-    assert "finished before" in command(root, tmp_path, *out).stderr
+    assert "already finished" not in command(root, tmp_path, *out).stderr
+    assert "already finished" in command(root, tmp_path, *out).stderr
     for limit in ("0", "-3"):
         assert command(root, tmp_path, "--out", str(tmp_path / "x"), "--limit", limit).exit_code == 2
     assert not (tmp_path / "x").exists()
     missing = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "--first", "layer_cam"])
     assert missing.exit_code == 1
-    assert "No run measured 'layer_cam': give --first one of gam." in missing.stderr
+    assert "No run measured the method 'layer_cam': give --first one of gam." in missing.stderr
 
 
 def test_a_manifest_follows_the_classes(root: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_only_commands_that_resume_say_so(capsys: pytest.CaptureFixture) -> None:
-    for resumes, said in ((True, "goes on from there"), (False, "starts over")):
+    for resumes, said in ((True, "run the same command again to continue"), (False, "starts from the beginning")):
         with pytest.raises(typer.Exit), common.errors_as_lines(resumes=resumes):
             raise KeyboardInterrupt
         assert said in capsys.readouterr().err

@@ -40,8 +40,8 @@ def test_a_kind_has_metrics_of_different_titles(kind):
     assert len(set(titles)) == len(titles)
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_gives_a_value_an_item_that_can_be_averaged(name):
+@pytest.mark.parametrize("name", INPUTS)
+def test_gives_a_value_per_item_that_can_be_averaged(name):
     values = METRICS[name].fn(*INPUTS[name])
     assert len(values) == 3
     assert metrics.bootstrap(values if values.ndim == 1 else values[:, 4]).n == 3
