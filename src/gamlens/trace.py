@@ -56,7 +56,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Guess:
-    """One of a model's best classes for an image."""
+    """One of a model's best classes for an image: its number, its name, its class score and its probability."""
 
     index: int
     name: str
@@ -103,10 +103,21 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One forward of B images and the gradients of R scores, one row per score.
+    """What one forward of B images and one short backward of R scores gave. Made by `Lens.trace`.
 
-    `explain` makes a map by any method from any of the captured blocks; `retarget` asks for other classes at the
-    price of a short backward. A trace for a method that needs no gradient has none, and explains such methods alone.
+    There is one row per explained score: an image with two target classes has two rows. `explain` makes maps by any
+    method from the captured blocks, without another forward or backward; `retarget` asks for other classes at the price
+    of a short backward; `raw`, `sums` and `evidence` show what a map is made of. A trace that was made for a method
+    without a gradient has none, and explains by such methods only.
+
+    Example:
+        >>> trace = lens.trace([photo, other], [["cat", "dog"], None], n=2)
+        >>> trace.index.tolist(), trace.blocks
+        ([0, 0, 1], ('0', '1'))
+        >>> trace.explain("gam", n=2).maps.shape, trace.raw("gam").shape
+        (torch.Size([3, 224, 224]), torch.Size([3, 14, 14]))
+        >>> [guess.name for guess in sorted(trace.top(2)[0], key=lambda guess: guess.index)]
+        ['cat', 'dog']
 
     Attributes:
         activations: {block: (B,C,h,w)}, in network order.
@@ -222,9 +233,16 @@ class Trace:
     # Maps
 
     def explain(self, method: str = "gam", n: int = 2, fuse: fuse.Fusion = "mean") -> Explanation:
-        """The maps of `method` over the last n blocks, fused. No forward, no backward.
+        """Make the maps of a method. No forward and no backward is run.
 
-        A method of kind "input" has one map, of the pixels.
+        Args:
+            method: A name of METHODS that explains single images.
+            n: How many of the captured blocks the map is made of, counted from the last.
+            fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
+
+        Returns:
+            An Explanation with one row per row of the trace: `maps` (R,H,W) in [0,1]. A method of kind "input" has one
+            map, of the pixels, whatever n is.
         """
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
@@ -243,7 +261,15 @@ class Trace:
         return self._explanation(method, self.blocks[-1:], "mean", made)
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
-        """The method's maps (R,h,w) of one block, the last by default, at its size and not normalised."""
+        """The method's maps of one block as its formula gives them: neither resized nor normalised.
+
+        Args:
+            method: A name of METHODS that explains single images.
+            block: A name of `blocks`; by default the last.
+
+        Returns:
+            (R,h,w), in units of score x activation for most methods, so that rows can be compared with each other.
+        """
         with torch.no_grad(), without_autocast(self.scores):
             (inputs,) = self._inputs(method, [block or self.blocks[-1]])
             return METHODS[method].fn(*map(at_least_float32, inputs))
@@ -336,12 +362,26 @@ class Trace:
     # Diagnostics
 
     def sums(self, block: str | None = None) -> Sums:
-        """Channel sums of activations and of positive and negative gradients at a block, the last by default."""
+        """Sum activations, positive gradients and negative gradients over the channels of a block.
+
+        Args:
+            block: A name of `blocks`; by default the last.
+
+        Returns:
+            Sums: `activation`, `positive` and `negative`, (R,h,w) each.
+        """
         activation, gradient = self._activation_and_gradient(block, "sums")
         return Sums(activation.relu().sum(1), gradient.relu().sum(1), (-gradient).relu().sum(1))
 
     def evidence(self, block: str | None = None) -> Evidence:
-        """What Grad-CAM adds up at a block, split by sign, and the pixels it hides (Eq. 4)."""
+        """Split what Grad-CAM adds up at a block by sign, and show the pixels that it hides (Eq. 4 of the GAM paper).
+
+        Args:
+            block: A name of `blocks`; by default the last.
+
+        Returns:
+            Evidence: `positive`, `negative` and `hidden`, (R,h,w) each, and `hidden_share` (R,).
+        """
         with torch.no_grad(), without_autocast(self.scores):
             positive, negative = methods.evidence(*self._activation_and_gradient(block, "evidence"))
         return Evidence(positive, negative, negative.abs() >= positive)
@@ -355,7 +395,10 @@ class Trace:
     # Classes
 
     def top(self, k: int = 5) -> list[list[Guess]]:
-        """The k best classes of each image, best first."""
+        """The k best classes of each image, best first: for each image a list of Guess.
+
+        A Guess has an index, a name, a score and a probability. It is an error if the trace explains no class scores.
+        """
         return self.rank(k)()
 
     def rank(self, k: int = 5, pool: Executor | None = None) -> Callable[[], list[list[Guess]]]:
@@ -380,7 +423,14 @@ class Trace:
         return guesses
 
     def retarget(self, target: Any) -> Trace:
-        """The same forward, other classes: only a short backward runs."""
+        """Explain other classes of the same forward: only a short backward runs.
+
+        Args:
+            target: The classes, as `Lens.classify` takes them.
+
+        Returns:
+            A new Trace; this one stays as it is. An error if the graph was not kept (`keep_graph`) or was released.
+        """
         if not self.gradients:
             raise _no_gradients("retarget")
         if self.record is None or self.values is None or self.output is None:

@@ -26,10 +26,17 @@ from gamlens.trace import Provenance, Trace
 
 @dataclass(eq=False)
 class PairTrace:
-    """One forward of P pairs: both sides' activations and embeddings.
+    """What one forward of P pairs of images gave. Made by `Lens.trace_pair`.
 
-    The score is chosen when explaining. Its gradients go back through the network once and are kept. A trace for a
-    method that needs no gradient has no graph: it gives any score without a backward, and explains such methods alone.
+    The score is chosen when explaining. Its gradients by the blocks of both images are computed by one backward, when a
+    score is first asked for, and kept.
+
+    Example:
+        >>> pair = lens.trace_pair(photo, other)
+        >>> result = pair.explain("gam", n=1, score="dot")
+        >>> x, y = pair.sides("dot")  # two Traces: x.raw("gam"), x.sums(), x.evidence()
+        >>> pair.matches((128, 128), score="dot").full().shape  # what matches this point of x, at the size of y
+        torch.Size([256, 256])
 
     Attributes:
         records: One forward of all images, x before y; or one for each side where their sizes differ.
@@ -76,7 +83,17 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
     ) -> PairExplanation:
-        """Both maps of every pair by `method` over the last n blocks. The network does not run forward again."""
+        """Make both maps of every pair. No forward is run, and a backward only when a score is asked for first.
+
+        Args:
+            method: A name of METHODS.
+            n: How many of the captured blocks the maps are made of, counted from the last.
+            fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
+            score: A name of PAIR_SCORES, or a callable from two sets of embeddings (P,D) to numbers (P,).
+
+        Returns:
+            A PairExplanation: `scores` (P,), and `x` and `y`, each with maps (P,H,W).
+        """
         entry = METHODS[method]
         x, y = self.sides(score)
         if entry.kind != "pair":
@@ -87,7 +104,12 @@ class PairTrace:
         return PairExplanation(left, right, left.scores)
 
     def sides(self, score: str | scores.PairScoreFunction = "cosine", *, keep: bool = True) -> tuple[Trace, Trace]:
-        """The Traces of x and of y under a score, one row per pair. Without `keep`, the graph is freed."""
+        """The Traces of x and of y under a score, with one row per pair each.
+
+        Args:
+            score: As `explain` takes it.
+            keep: Whether the graph is kept, so that other scores can be asked for later.
+        """
         with self._lock:
             if score not in self._sides:
                 if self.released:

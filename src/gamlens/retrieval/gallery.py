@@ -27,11 +27,28 @@ FramedPicture = tuple[Picture, Frame]
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """N images as one model sees them: activations of the last block (N,C,h,w) and embeddings (N,D).
+    """What one model computed of N images: their last block and their embedding. Made by `Lens.remember`.
 
-    `law` says how the embedding is computed from the block, found by its gradients: "linear", a constant times the
-    average; "unit", the average brought to length 1; "other". `scales` (N,) are the factors c of that form, see
-    `embedding_form`. `about` names model, weights, block, embedding, precision and a fingerprint of the weights.
+    `Lens.compare_many` takes a Gallery in place of images, and then does not run them again at n = 1. It can be indexed
+    (`gallery[:10]`, `gallery[[3, 5]]`), moved (`to`), saved and loaded.
+
+    Attributes:
+        activations: The last block, (N,C,h,w).
+        embeddings: What images are compared by, (N,D).
+        law: How the embedding is computed from the block: "linear" (a constant times its average), "unit" (its average
+            divided by the length of that), or "other". For the first two, gradients follow from a formula.
+        scales: The factors of that formula, (N,): see `retrieval/embedding_form.py`.
+        size: The size of the model's input, (H,W).
+        pictures: The images.
+        frames: Where the model's input lies in each image.
+        about: Model, weights, block, embedding, precision, and a fingerprint of the weights. `check` compares them with
+            those of a lens.
+
+    Example:
+        >>> gallery = lens.remember([photo, other])
+        >>> len(gallery[:1]), gallery.law
+        (1, 'linear')
+        >>> found = lens.compare_many(gallery, gallery, score="dot", pairs=[(0, 1)])
     """
 
     activations: Tensor
@@ -51,7 +68,7 @@ class Gallery:
         return f"<Gallery of {len(self)} by {self.about.get('model', '?')}, {self.law}: {size:.1f} MiB>"
 
     def __getitem__(self, rows: int | slice | Sequence[int] | Tensor) -> Gallery:
-        """Some of the images; a single number keeps its row dimension."""
+        """A Gallery of some of the images; a single number gives a Gallery of one."""
         every = torch.arange(len(self))
         try:
             keep = every[rows if isinstance(rows, int | slice) else torch.as_tensor(rows).cpu()].reshape(-1)
@@ -67,13 +84,16 @@ class Gallery:
         return sum(getattr(self, name).nbytes for name in TENSORS)
 
     def to(self, device: str | torch.device) -> Gallery:
-        """The same with its tensors on another device; images given as tensors come along to the CPU."""
+        """The same Gallery with its tensors on another device; images given as tensors follow to the CPU."""
         to_cpu = torch.device(device).type == "cpu"
         pictures = tuple(picture.cpu() for picture in self.pictures) if to_cpu else self.pictures
         return replace(self, **self._changed(lambda tensor: tensor.to(device)), pictures=pictures)
 
     def save(self, path: str) -> str:
-        """Write one .npz file, without pickle: images that lie in files are named, others are kept in it."""
+        """Write the gallery to one .npz file, without pickle, and return the path.
+
+        Images that were read from files are stored as paths, all others with their pixels.
+        """
         from gamlens.retrieval.gallery_file import save
 
         return save(self, path)
