@@ -14,7 +14,7 @@ from PIL import Image
 
 from gamlens import Lens, Transform
 
-for name in ("COLUMNS", "LINES"):  # pytest's own 80 x 24, which its workers inherit, and a user's: tests give theirs
+for name in ("COLUMNS", "LINES"):  # `import readline` sets both to 80 x 24 for pytest's worker processes
     os.environ.pop(name, None)
 torch.set_num_threads(1)  # more threads do not help small tensors, and other runs may share the cores
 SHARED = Path(__file__).resolve().parents[2] / "shared"
