@@ -107,6 +107,18 @@ def _beside(file: Path) -> Path:
 
 
 def _unwritable(file: Path, error: OSError) -> GamlensError:
-    what = "make the folder" if not file.parent.is_dir() else "write"
-    place = file.parent if what == "make the folder" else file
-    return GamlensError(f"Cannot {what} {str(place)!r}: {error.strerror or error}.")
+    if not file.parent.is_dir():
+        return no_folder(file.parent, error)
+    if file.is_dir():
+        return GamlensError(f"Cannot write {str(file)!r}: it is a folder. Give the name of a file.")
+    return GamlensError(f"Cannot write {str(file)!r}: {error.strerror or error}.")
+
+
+def no_folder(folder: Path, error: OSError) -> GamlensError:
+    """Say why a folder cannot be made. The usual reason is a file of that name, or of the name of a parent folder."""
+    for place in (folder, *folder.parents):
+        if place.is_file():
+            return GamlensError(
+                f"Cannot make the folder {str(folder)!r}: {str(place)!r} is a file. Give another folder."
+            )
+    return GamlensError(f"Cannot make the folder {str(folder)!r}: {error.strerror or error}. Give another folder.")

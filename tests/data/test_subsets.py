@@ -123,6 +123,16 @@ def test_save_and_load(tmp_path, make) -> None:
     assert plain["items"][0] == [*made.items[0].names, *([made.items[0].label] if made.items[0].label >= 0 else [])]
 
 
+def test_where_a_manifest_goes(tmp_path) -> None:
+    made = hold_out(toy(4, 5))
+    made.save(tmp_path / "new" / "m.json")
+    assert Manifest.load(tmp_path / "new" / "m.json") == made
+    with pytest.raises(GamlensError, match="it is a folder"):
+        made.save(tmp_path / "new")
+    with pytest.raises(GamlensError, match=r"no file '.*none\.json': check the path"):
+        Manifest.load(tmp_path / "none.json")
+
+
 def test_an_empty_manifest_and_odd_names(tmp_path) -> None:
     for items in ((), (Item(('ä"\n',), 0),)):
         Manifest("k", 1, "f", items).save(tmp_path / "m.json")

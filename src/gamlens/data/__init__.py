@@ -70,7 +70,8 @@ DATASETS: Registry[DatasetEntry] = Registry(
         "folder": DatasetEntry(folder, "a folder per class"),
         "table": DatasetEntry(table, "a CSV or Parquet file", ("boxes",)),
     },
-    hint=" Images of your own are 'folder' or 'table'. MNIST has arrays, no image files: use gamlens.data.mnist(root).",
+    hint=" Images of your own are 'folder' (a folder per class) or 'table' (a CSV or Parquet file). MNIST has no image "
+    "files: use gamlens.data.mnist(root) in Python.",
 )
 
 

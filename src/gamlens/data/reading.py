@@ -156,6 +156,8 @@ def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
 
 def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractContextManager[None]:
     """A context that turns errors of these kinds into a GamlensError: this file cannot be read as `kind`."""
+    if not Path(path).exists():
+        raise GamlensError(f"There is no file {str(path)!r}: check the path.")
     return reworded(f"Cannot read {str(path)!r} as {kind}", *errors, todo=". Download or write the file again.")
 
 

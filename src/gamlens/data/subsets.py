@@ -16,6 +16,7 @@ import numpy as np
 from gamlens.data.reading import AnyPath, read_json, size_if_readable
 from gamlens.data.sample import Dataset
 from gamlens.errors import GamlensError, reworded
+from gamlens.files import StagedFiles
 
 
 @dataclass(frozen=True, order=True)
@@ -61,15 +62,18 @@ class Manifest:
         return hashlib.sha256(json.dumps([[*item.names, item.label] for item in self.items]).encode()).hexdigest()
 
     def save(self, path: AnyPath) -> None:
+        """Write the manifest to a JSON file. A missing folder is created."""
         items = [[*item.names] if item.label < 0 else [*item.names, item.label] for item in self.items]
         lines = ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in items)
         head = json.dumps({"kind": self.kind, "seed": self.seed, "source": self.source}, ensure_ascii=False, indent=2)
-        Path(path).write_text(f'{head[:-2]},\n  "items": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+        text = f'{head[:-2]},\n  "items": [\n{lines}\n  ]\n}}\n'
+        with StagedFiles() as staged:
+            staged.write(Path(path), lambda file: file.write(text.encode()))
 
     @staticmethod
     def load(path: AnyPath) -> Manifest:
         contents = read_json(Path(path))
-        todo = ". Expected kind, seed, source and items: make it anew with Manifest.save."
+        todo = ". Expected kind, seed, source and items: make it anew with `gamlens subset`."
         with reworded(f"{str(path)!r} is not a manifest", KeyError, TypeError, ValueError, IndexError, todo=todo):
             seed, items = contents["seed"], tuple(_item(given) for given in contents["items"])
             return Manifest(str(contents["kind"]), None if seed is None else int(seed), str(contents["source"]), items)
@@ -78,7 +82,7 @@ class Manifest:
 def hold_out(dataset: Dataset, *, every: int = 10) -> Manifest:
     """The images that thresholds are chosen on: by name the first and every `every`-th after it."""
     if every < 1:
-        raise GamlensError(f"A hold-out takes every so many images, from 1 up; found every={every}.")
+        raise GamlensError(f"A hold-out takes every `every`-th image: give 1 or more; found every={every}.")
     items = sorted(Item((sample.name,)) for sample in dataset)
     return Manifest(f"hold-out every {every}", None, dataset.fingerprint(), tuple(items[::every]))
 
@@ -96,8 +100,8 @@ def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manife
     shares = dict(_mask_shares(dataset) if masks else _box_shares(dataset))
     if not shares:
         raise GamlensError(
-            f"The data set {dataset.name!r} in {dataset.root!r} has no {'masks' if masks else 'boxes'}: small objects "
-            f"need them. Use {'masks=False' if masks else 'masks=True'}, or annotations."
+            f"The data set {dataset.name!r} in {dataset.root!r} has no {'masks' if masks else 'boxes'}, so the size of "
+            f"its objects is not known: use data with {'masks' if masks else 'boxes'}, or all items."
         )
     most = float(np.percentile(list(shares.values()), percentile))
     items = tuple(sorted(item for item, share in shares.items() if share <= most))

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
+from gamlens.files import no_folder
 
 RUN, DONE, PARTS_FOLDER, LOCK = "run.json", "done.json", "parts", ".lock"
 STALE = 300.0  # seconds after which the lock file of a remote folder no longer counts
@@ -139,7 +140,7 @@ class RunFolder:
             self.store.local.mkdir(parents=True, exist_ok=True)
             file = open(self.store.local / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - stays open during the run
         except OSError as error:
-            raise GamlensError(f"Cannot make the folder {self.store.place!r}: {error.strerror or error}.") from error
+            raise no_folder(Path(self.store.place), error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

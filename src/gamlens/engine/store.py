@@ -31,7 +31,7 @@ class Store:
                 return Path(self._root, name).read_bytes()
             with self._files.open_input_stream(self._path(name)) as file:
                 return bytes(file.read())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise GamlensError(f"Cannot read {name!r} in {self.place!r}: {error.strerror or error}.") from error

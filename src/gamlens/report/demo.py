@@ -16,9 +16,9 @@ from torch.nn.functional import normalize
 from gamlens import render
 from gamlens._version import __version__
 from gamlens.data.photos import photo, scene
-from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.errors import GamlensWarning
 from gamlens.figures import draw_evidence
-from gamlens.files import StagedFiles
+from gamlens.files import StagedFiles, no_folder
 from gamlens.lens import Lens
 from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.models import DEFAULT_MODEL
@@ -119,7 +119,7 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise GamlensError(f"Cannot make the folder {str(out)!r}: {error.strerror or error}.") from error
+        raise no_folder(out, error) from error
     sections: list[Section] = []
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         for make in SECTIONS:
