@@ -132,7 +132,7 @@ def test_only_errors_is_an_error(run):
         ({"methods": ("gamm",)}, "did you mean 'gam'"),
         ({"fusions": ()}, "no fusion to vary"),
         ({"fusions": ("sum",)}, "no fusion 'sum'"),
-        ({"fill": "red"}, "fill='red' is no choice"),
+        ({"fill": "red"}, "fill cannot be 'red'"),
         ({"confidence": "odds"}, "confidence is logit or probability"),
     ],
 )

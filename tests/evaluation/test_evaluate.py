@@ -198,6 +198,11 @@ def test_commands(root: Path, tmp_path: Path) -> None:
         app, ["evaluate", "objective", *data, *model, "-o", str(tmp_path / "x"), "--views", "flop"]
     )
     assert "Views are 'flip' and scales" in odd.stderr
+    unmasked = CliRunner().invoke(app, ["evaluate", "segmentation", *data, *model, "-o", str(tmp_path / "x")])
+    assert "has no mask. Segmentation needs data with masks (--data voc, coco)" in unmasked.stderr
+    assert not (tmp_path / "x").exists()
+    folder = CliRunner().invoke(app, ["subset", "pairs", *data, "-o", str(tmp_path / "tables")])
+    assert "it is a folder. Give the name of a file" in folder.stderr
     none = CliRunner().invoke(app, ["table", str(tmp_path)])
     assert "is not a run: run.json is missing" in none.stderr
 
@@ -256,6 +261,8 @@ def test_insertion_and_deletion(lens: Lens, root: Path) -> None:
     assert found == {"ADP", "PIC", "Insertion", "Deletion"}
     with pytest.raises(GamlensError, match="belong to kind objective"):
         Protocol("localization", curves=5)
+    with pytest.raises(GamlensError, match="curves=-1: give 0 for no curves, or 2 steps"):
+        Protocol("objective", curves=-1)
 
 
 def test_all_ones_change_nothing_exactly(lens: Lens, root: Path) -> None:

@@ -249,7 +249,7 @@ def test_strips_of_any_maps() -> None:
         ("locali", 1, {}, "no figure 'locali': did you mean 'localization'"),
         ("classes", 3, {"targets": ("ant", "bee")}, "2 targets were given for 3 images"),
         ("classes", 1, {"targets": ("aunt",)}, "no class 'aunt': did you mean 'ant'"),
-        ("classes", 1, {"n": 9}, "n=9 blocks were asked for; 4 are at hand"),
+        ("classes", 1, {"n": 9}, "n=9 blocks were asked for, but there are 4"),
         ("xray", 1, {}, "none of the images has one"),
     ],
 )

@@ -11,7 +11,7 @@ from gamlens import data as datasets
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
 from gamlens.cli.show import show_cells
-from gamlens.data import Dataset, Manifest
+from gamlens.data import Dataset, Manifest, Truth
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, Registry
 from gamlens.evaluation import ablation, measure, results, tables
@@ -44,7 +44,8 @@ def evaluate(
         Argument(
             help=f"What to measure: {', '.join(protocols.KINDS)}. 'objective' measures ADP (average drop) and PIC "
             "(increase in confidence): how the model's confidence changes when it sees the image only where the map "
-            "is bright.",
+            "is bright. 'localization' measures the IoU of boxes around bright pixels with true boxes, 'segmentation' "
+            "the IoU of bright pixels with true masks; the data set must have boxes or masks.",
             show_default=False,
         ),
     ],
@@ -64,24 +65,34 @@ def evaluate(
         str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated; each is measured.")
     ] = "1,2",
     subset: Annotated[
-        str, Option(help=_choice("subset", "Measure all items, or only the percentage with the smallest objects"))
+        str, Option(help=_choice("subset", "Measure all items, or only the 25 or 10 % with the smallest objects"))
     ] = "all",
-    input: Annotated[str, Option(help=_choice("input", "How images get the size of the model's input"))] = "squash",
-    fill: Annotated[str, Option(help=_choice("fill", "The colour of hidden pixels (objective)"))] = "black",
+    input: Annotated[
+        str,
+        Option(
+            help=_choice("input", "How images get the size of the model's input, stretched or with the centre cut out")
+        ),
+    ] = "squash",
+    fill: Annotated[str, Option(help=_choice("fill", "With objective: the colour of hidden pixels"))] = "black",
     masked: Annotated[
-        str, Option(help=_choice("masked", "For pairs: hide pixels in one image at a time, or in both (objective)"))
+        str, Option(help=_choice("masked", "With objective and pairs: hide pixels in one image at a time, or in both"))
     ] = "one",
     box_: Annotated[
         str,
         Option(
             "--box",
-            help=_choice("box", "The predicted box encloses all pixels over the threshold, or their largest region"),
+            help=_choice(
+                "box", "With localization: the predicted box encloses all bright pixels, or their largest region"
+            ),
         ),
     ] = "all",
     pairs_: Annotated[
         str,
         Option(
-            "--pairs", help=_choice("pairs", "Pairs of a class are drawn at random, or are neighbours by file name")
+            "--pairs",
+            help=_choice(
+                "pairs", "With task cosine or dot: pairs of a class are drawn at random, or are neighbours by file name"
+            ),
         ),
     ] = "drawn",
     seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
@@ -89,19 +100,27 @@ def evaluate(
         str,
         Option(
             "--hold-out",
-            help="Thresholds are chosen on held-out items, which are left out of the results: 10 holds out every tenth "
-            "item, 0 none. Or a manifest file (gamlens subset hold-out).",
+            help="With localization and segmentation, the threshold from which a pixel counts as bright is chosen on "
+            "held-out items, which the results leave out. 10 holds out every tenth item, 0 none; or give a manifest "
+            "file of them (gamlens subset hold-out).",
         ),
     ] = "10",
     items_: Annotated[
         Path | None,
-        Option("--items", help="A manifest file (gamlens subset) of the items or pairs to measure. By default all."),
+        Option(
+            "--items",
+            help="Measure only the items or pairs of this manifest file, which `gamlens subset` wrote. By default all.",
+        ),
     ] = None,
     curves: Annotated[
-        int, Option(help="Also measure insertion and deletion curves, in this many steps (objective). 0: none.")
+        int, Option(help="With objective: also measure insertion and deletion curves, in this many steps. 0: none.")
     ] = 0,
     views: Annotated[
-        str, Option(help="Average the maps over further views of each image: flip and scales, such as flip,1.43,2.0.")
+        str,
+        Option(
+            help="Average each map with maps of other views of the image: mirrored (flip) and scaled, such as "
+            "flip,1.43,2.0. By default only the image itself."
+        ),
     ] = "",
     limit: options.ItemLimit = None,
     batch: Annotated[int, Option(help="Number of images per forward pass.")] = 16,
@@ -109,7 +128,7 @@ def evaluate(
         int, Option(help="Number of items per result file. A stopped run repeats at most this many.")
     ] = 64,
     engine: Annotated[
-        str, Option(help="What runs it, this process or a Ray cluster: " + ", ".join(ENGINES) + ".")
+        str, Option(help="Where to run, in this process or on a Ray cluster: " + ", ".join(ENGINES) + ".")
     ] = "local",
     address: Annotated[
         str | None, Option(help="The address of a Ray cluster. By default one is started on this machine.")
@@ -151,7 +170,15 @@ def _items(
     dataset = datasets.align(whole, lens.labels) if protocol.task == "classification" else whole
     about = {"manifests": {name: manifest.fingerprint() for name, manifest in given.items() if manifest}}
     own = {name: manifest and datasets.align_manifest(manifest, whole, dataset) for name, manifest in given.items()}
-    return dataset, protocols.units(dataset, protocol, chosen=own["items"], hold_out=own["hold_out"]), about
+    items = protocols.units(dataset, protocol, chosen=own["items"], hold_out=own["hold_out"])
+    if all(unit.problem for unit in items):
+        truth: Truth = "masks" if protocol.kind == "segmentation" else "boxes"
+        known = ", ".join(datasets.names_with(truth))
+        raise GamlensError(
+            f"No item of {len(items)} can be measured; the first: {items[0].problem} {protocol.kind.capitalize()} "
+            f"needs data with {truth} (--data {known}); objective needs none."
+        )
+    return dataset, items, about
 
 
 def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
@@ -172,8 +199,9 @@ def subset(
     kind: Annotated[
         str,
         Argument(
-            help=f"The kind of subset: {', '.join(MANIFESTS)}. 'small-25' has the 25 % of items with the smallest "
-            "objects.",
+            help=f"The kind of subset: {', '.join(MANIFESTS)}. 'pairs' are drawn at random, 'neighbour-pairs' follow "
+            "each other by file name, 'small-25' has the 25 % of items with the smallest objects, 'hold-out' every "
+            "tenth image.",
             show_default=False,
         ),
     ],
@@ -186,11 +214,15 @@ def subset(
         bool | None,
         Option(
             "--masks/--boxes",
-            help="Whether masks or boxes say how large an object is. By default boxes, where there are any.",
+            help="For small-25 and small-10: measure objects by their masks or by their boxes. By default by boxes, "
+            "where there are any.",
         ),
     ] = None,
 ) -> None:
-    """Choose pairs, small objects or a hold-out of a data set, and write them to a manifest file for `evaluate`."""
+    """Choose pairs, small objects or a hold-out of a data set, and write them to a manifest file for `evaluate`.
+
+    `gamlens evaluate` takes the file with --items, or a hold-out with --hold-out.
+    """
     make = MANIFESTS[kind]
     dataset = datasets.load(data, root, split=split)
     by_mask = not any(sample.boxes for sample in dataset) if masks is None else masks
@@ -211,9 +243,12 @@ def ablate(
     blocks: options.BlockNames = None,
     methods: options.BlockMethodNames = ABLATED_METHODS,
     n: Annotated[str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated. By default all.")] = "",
-    fusions: Annotated[str, Option(help="How maps of blocks are fused, comma separated.")] = ",".join(protocols.JOINED),
+    fusions: Annotated[
+        str, Option(help="How the maps of blocks are fused into one, comma separated. 'weights' is a weighted mean.")
+    ] = ",".join(protocols.JOINED),
     block_weights: Annotated[
-        str, Option(help="Weights for the fusion 'weights', one per block in network order. By default 1,2,3,...")
+        str,
+        Option(help="With 'weights' among --fusions: the weight of each block in network order. By default 1,2,3,..."),
     ] = "",
     fill: Annotated[str, Option(help="The colour of hidden pixels, for ADP and PIC: black, mean.")] = "black",
     confidence: options.Confidence = "logit",

@@ -15,6 +15,11 @@ from gamlens.report import classified_files as work
 from gamlens.report.image_files import find_images
 from gamlens.scores import CLASS_SCORES
 
+SCORE_HELP = (
+    f"The class score that is explained: {', '.join(CLASS_SCORES)}. 'probability' is the sigmoid for models with "
+    "several classes per image (multi-label), and the softmax for all others."
+)
+
 
 @command("classify photos/ 'more/*.jpg' --target tabby --target lynx --out why", resumes=True)
 def classify(
@@ -33,7 +38,7 @@ def classify(
     method: options.ClassMethodName = "gam",
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
-    score: Annotated[str, Option(help="The class score that is explained: " + ", ".join(CLASS_SCORES) + ".")] = "logit",
+    score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
@@ -127,9 +132,10 @@ def blocks(
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
 ) -> None:
-    """Which blocks and which embedding of a model are read, by name or as found, and which other blocks were found.
+    """List a model's blocks, which maps are computed from, and its embedding, which images are compared by.
 
-    Names do not depend on weights, so no weights are downloaded.
+    The column "read" marks the blocks that gamlens uses: those found automatically, or those that you name with
+    --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
     found = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))

@@ -36,19 +36,23 @@ WeightsFile = Annotated[
 BlockNames = Annotated[
     str | None,
     Option(
-        help="Names of the blocks to compute maps from, comma separated, in network order. By default they are found "
-        "automatically: see `gamlens blocks MODEL`."
+        help="The layers (blocks) that maps can be computed from, by name, comma separated. -n counts from the last of "
+        "them. By default they are found automatically; `gamlens blocks MODEL` lists them."
     ),
 ]
 EmbeddingLayer = Annotated[
     str | None,
     Option(
-        help="The layer whose output is compared between images, such as fc1. By default it is found automatically: "
-        "see `gamlens blocks MODEL`."
+        help="The layer whose output is compared between images, such as fc1. By default it is found automatically; "
+        "`gamlens blocks MODEL` names it."
     ),
 ]
 DeviceName = Annotated[
-    str | None, Option(help="Where the model runs: cpu, cuda, cuda:1, mps. By default where it was built: the CPU.")
+    str | None,
+    Option(
+        help="Where the model runs: cpu, cuda, cuda:1, mps. By default the CPU, or where a model "
+        "of file.py:build already is."
+    ),
 ]
 
 # What is explained, and how
@@ -61,7 +65,9 @@ BlockMethodNames = Annotated[str, Option(help=_several("block"))]
 EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
 ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
 TestedMethodNames = Annotated[str, Option(help=_several("block", "input", pairs=True))]
-BlockCount = Annotated[int, Option("--n", "-n", help="How many of the last blocks to use; their maps are fused.")]
+BlockCount = Annotated[
+    int, Option("--n", "-n", help="How many blocks to use, counted from the last; their maps are fused into one.")
+]
 FusionName = Annotated[str, Option(help=f"How the maps of the blocks are fused into one: {', '.join(FUSIONS)}.")]
 PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
 
@@ -71,17 +77,24 @@ DatasetRoot = Annotated[
     Path, Option(help="The folder of the data set (with --data table: the table file).", show_default=False)
 ]
 DatasetSplit = Annotated[
-    str | None, Option(help="The split of the data set, such as val. The default depends on the kind of data set.")
+    str | None,
+    Option(help="The split of the data set, such as val. By default the one that is usual for the kind of data set."),
 ]
 RunFolders = Annotated[
     list[str], Argument(help="Folders of runs, as `gamlens evaluate --out` wrote them.", show_default=False)
 ]
-ItemLimit = Annotated[int | None, Option(help="Use only this many items, the first ones. By default all.", min=1)]
+ItemLimit = Annotated[int | None, Option(help="Use only the first items, this many. By default all.", min=1)]
 BatchSize = Annotated[int, Option(help="Number of images per forward pass.", min=1)]
-Confidence = Annotated[str, Option(help="Which confidence ADP and PIC are computed from: logit or probability.")]
+Confidence = Annotated[str, Option(help="What counts as the model's confidence in ADP and PIC: logit or probability.")]
 
 # Where results go
 MapsFolder = Annotated[Path, Option("--out", "-o", help="Write overlays, maps and JSON files into this folder.")]
 PageFolder = Annotated[Path, Option("--out", "-o", help="Write the page and its pictures into this folder.")]
 TablesFolder = Annotated[Path, Option("--out", "-o", help="Write tables, plots and pictures into this folder.")]
-JsonOutput = Annotated[bool, Option("--json", help="Print the results as JSON on standard output, and nothing else.")]
+JsonOutput = Annotated[
+    bool,
+    Option(
+        "--json",
+        help="Print the results as JSON on standard output in place of text. The files are written all the same.",
+    ),
+]

@@ -44,7 +44,11 @@ def parameters(
         ),
     ] = None,
     pairs: Annotated[
-        bool, Option("--pairs", help="Take the images two by two and test the maps of their similarity.")
+        bool,
+        Option(
+            "--pairs",
+            help="Test the maps of pairs: the first image with the second, the third with the fourth, and so on.",
+        ),
     ] = False,
     score: options.PairScoreName = "cosine",
     seed: Annotated[int, Option(help="Seed of the random weights.")] = 0,

@@ -29,12 +29,16 @@ FIGURE_HELP = "The figure to make:\n\n" + "\n\n".join(
 def table(
     runs: options.RunFolders,
     confidence: options.Confidence = "logit",
-    first: Annotated[str, Option(help="The method that is compared with each other method, item by item.")] = "gam",
+    first: Annotated[str, Option(help="This method is compared with each of the others, item by item.")] = "gam",
     out: Annotated[
         Path | None, Option("--out", "-o", help="Also write the tables into this folder, as .md, .csv and .tex files.")
     ] = None,
 ) -> None:
-    """Print tables of evaluation runs as in the paper, with confidence intervals, controls and the paper's numbers."""
+    """Print tables of evaluation runs: confidence intervals, controls, and the GAM paper's numbers beside them.
+
+    Controls are maps that do not depend on the model, such as all ones, or bright in the centre. Numbers of
+    the paper (Barkan et al., CIKM 2021) are shown where it has the same model and data.
+    """
     tables.check_confidence(confidence)
     title = f"{METHODS[first].title} against the others, item by item"
     read = [results.read(run, only=tables.needed()) for run in runs]
@@ -66,7 +70,9 @@ def report(
         "report.html"
     ),
     root: Annotated[Path | None, Option(help="The folder of the data set, if it moved since the run.")] = None,
-    split: options.DatasetSplit = None,
+    split: Annotated[
+        str | None, Option(help="The split that the runs were measured on, if they were made with --split.")
+    ] = None,
     model: Annotated[
         str | None,
         Option("--model", "-m", help="The model of the runs. With it the best and worst items are shown with maps."),
@@ -113,10 +119,15 @@ def figure(
         ),
     ] = None,
     n: options.BlockCount = 2,
-    others: Annotated[int, Option(help="How many of the last blocks the methods other than GAM use.")] = 1,
+    others: Annotated[
+        int,
+        Option(
+            help="What -n is for GAM, this is for the other methods: how many blocks to use, counted from the last."
+        ),
+    ] = 1,
     score: options.PairScoreName = "cosine",
     threshold: Annotated[
-        float, Option(help="Boxes and masks are drawn around map values of at least this, from 0 to 1.")
+        float, Option(help="Boxes and masks enclose the pixels whose map value is at least this, from 0 to 1.")
     ] = 0.25,
     data: Annotated[
         str | None, Option(help=f"Take images from a data set of this kind: {options.DATASET_HELP}.")
@@ -132,7 +143,12 @@ def figure(
         Option(help="A folder of true masks: for an image NAME.jpg the file NAME.png, bright on the object."),
     ] = None,
     out: Annotated[
-        Path | None, Option("--out", "-o", help="The file to write: .png, .jpg, .webp or .pdf. By default NAME.png.")
+        Path | None,
+        Option(
+            "--out",
+            "-o",
+            help="The file to write: .png, .jpg, .webp or .pdf. By default it is named after the figure: cosine.png.",
+        ),
     ] = None,
     width: Annotated[
         float | None,
@@ -144,7 +160,7 @@ def figure(
     ] = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Make one of the paper's figures from your images or from a data set, at print size."""
+    """Make one of the GAM paper's figures (Barkan et al., CIKM 2021) from your images or a data set, at print size."""
     takes = figures.FIGURES[name].takes
     if bool(data) != bool(root) or (data and images):
         raise GamlensError("Give either image files, or a data set with both --data and --root.")

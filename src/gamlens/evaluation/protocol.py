@@ -62,7 +62,7 @@ class Protocol:
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
             if (value := getattr(self, name)) not in allowed:
-                raise GamlensError(f"{name}={value!r} is no choice: {near(str(value), allowed)}")
+                raise GamlensError(f"{name} cannot be {value!r}: {near(str(value), allowed)}")
         for method in self.methods:
             if methods.find(method).kind == "input":
                 known = ", ".join(methods.names("block"))
@@ -70,12 +70,12 @@ class Protocol:
             if methods.find(method).kind != "block" and self.task == "classification":
                 raise GamlensError(f"Method {method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
         if self.hold_out < 0:
-            raise GamlensError(f"hold_out={self.hold_out}: give 0 (nothing is held out), or from 1 up, every so many.")
+            raise GamlensError(f"hold_out={self.hold_out}: give 0 to hold out nothing, or 10 for every tenth item.")
         if not self.methods or not self.n or min(self.n) < 1:
             raise GamlensError(f"Give at least one method and n of 1 or more; found {self.methods}, n={self.n}.")
-        if self.curves == 1:
-            raise GamlensError("curves=1: one step tells no map from another; give 2 or more, such as 20.")
-        if self.curves < 0 or (self.curves and (self.kind, self.task) != ("objective", "classification")):
+        if self.curves == 1 or self.curves < 0:
+            raise GamlensError(f"curves={self.curves}: give 0 for no curves, or 2 steps or more, such as 20.")
+        if self.curves and (self.kind, self.task) != ("objective", "classification"):
             raise GamlensError("Insertion and deletion (curves=...) belong to kind objective, task classification.")
         if self.kind == "segmentation" and self.task != "classification":
             raise GamlensError("Segmentation is measured for classes only: use task classification.")
@@ -222,13 +222,14 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def parse_hold_out(text: str) -> tuple[int, Manifest | None]:
-    """Every so many items, or a manifest of items."""
+    """Read --hold-out: a number k, which holds out every k-th item, or a manifest file of the held-out items."""
     try:
         return int(text), None
     except ValueError:
         if not Path(text).exists():
             raise GamlensError(
-                f"--hold-out {text!r} is no whole number from 0 up (0: none, 10: every tenth); no manifest lies there."
+                f"--hold-out {text!r} is neither a whole number (0: hold out nothing, 10: every tenth item) nor a "
+                "manifest file that exists."
             ) from None
         return 0, Manifest.load(text)
 

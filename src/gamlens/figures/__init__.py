@@ -45,9 +45,13 @@ FIGURES = Registry(
         ),
         "classes": Figure(classes, "GAM, Grad-CAM and Grad-CAM++ side by side, for a class of each image"),
         "cosine": Figure(cosine, "the same three methods for pairs, by cosine similarity", "pairs"),
-        "dot": Figure(dot, "the same for pairs, by dot product, and Grad-CAM++ as published", "pairs"),
-        "overflow": Figure(overflow, "GAM beside Grad-CAM++ as published, which overflows by dot product", "pairs"),
-        "negative": Figure(negative, "why negative gradients make Grad-CAM fail on a pair (Eq. 4)", "pairs"),
+        "dot": Figure(dot, "the same for pairs, by dot product, and Grad-CAM++ exactly as published", "pairs"),
+        "overflow": Figure(
+            overflow, "GAM beside Grad-CAM++ as published, whose exp(score) overflows for dot products", "pairs"
+        ),
+        "negative": Figure(
+            negative, "why negative gradients make Grad-CAM fail on a pair (Eq. 4 of the paper)", "pairs"
+        ),
         "layers": Figure(
             layers, "a pair block by block: maps, activations, gradients, and means of n = 1 to 4", "pairs"
         ),

@@ -129,6 +129,8 @@ def from_images(files: Sequence[str], *, masks: Path | None = None) -> tuple[Exa
 
 def _mask_of(file: str, folder: Path) -> NDArray[np.bool_]:
     place, image = folder / f"{Path(file).stem}.png", upright(file)
+    if not place.is_file():
+        raise GamlensError(f"There is no mask {str(place)!r} for the image {file!r}: --masks needs one for each image.")
     mask = np.asarray(upright(place).convert("L")) > 127
     if mask.shape != (image.height, image.width):
         raise GamlensError(

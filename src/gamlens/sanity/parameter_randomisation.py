@@ -160,8 +160,8 @@ def check_groups(groups: Sequence[int]) -> None:
     count = len(set(groups))
     if count < 2:
         raise GamlensError(
-            f"The verdict compares maps of different images or pairs, and there is only {count}: give at least two, "
-            "better twenty."
+            f"The verdict compares maps of different images or pairs, and there is only {count}: give at least two "
+            "(a file given twice counts once), better twenty."
         )
     if count < FEW:
         warn(f"The verdict rests on {count} images or pairs only: give {FEW} or more, better twenty.")

@@ -61,7 +61,8 @@ def typeset(grid: Grid, *, inches: float | None = None, dpi: int = 200) -> Image
     """
     if not 72 <= dpi <= 1200 or (inches is not None and not 1 <= inches <= 40):
         raise GamlensError(
-            f"A figure must be 1 to 40 inches wide, at 72 to 1200 dots per inch; found {inches} inches at {dpi}."
+            f"A figure is 1 to 40 inches wide and has 72 to 1200 dots per inch; found {dpi} dots per inch"
+            f"{'' if inches is None else f' and {inches} inches'}."
         )
     wanted = round((inches or (COLUMN_INCHES if grid.width <= 4 else PAGE_INCHES)) * dpi)
     scale = dpi / PRINT_DPI
