@@ -27,6 +27,23 @@ def ramp(height, width):
 
 
 class TestTransform:
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"size": 224}, r"\(height, width\), such as \(224, 224\); found 224"),
+            ({"std": (0.0, 1.0, 1.0)}, "no std is 0"),
+            ({"mean": (0.5, 0.5)}, "one mean and one std per channel"),
+        ],
+    )
+    def test_values_that_make_no_transform(self, given, message):
+        with pytest.raises(GamlensError, match=message):
+            Transform(**given)
+
+    def test_only_pil_images_are_transformed(self):
+        for mode in ("squash", "crop"):
+            with pytest.raises(GamlensError, match=r"takes a PIL image; found str"):
+                Transform(mode=mode)("photo.jpg")
+
     @pytest.mark.parametrize("size", SIZES)
     def test_squash_is_pils_bicubic_on_uint8(self, size):
         image = photo(*size)

@@ -30,8 +30,8 @@ class Transform:
 
     Attributes:
         size: Height and width of the model's input.
-        mean: The mean of each channel, subtracted after the division by 255. A mean with one number makes the image
-            grey.
+        mean: The mean of each channel, subtracted after the division by 255. With one number, images are converted to
+            grey and the input has one channel.
         std: The standard deviation of each channel, by which the difference is divided.
         mode: "squash" stretches the whole image to `size`, so that the model sees all of it; "crop" resizes the short
             side to `short` and takes the centre of `size`.
@@ -56,10 +56,17 @@ class Transform:
     def __post_init__(self) -> None:
         if self.mode not in ("squash", "crop"):
             raise GamlensError(f"The mode of a transform must be 'squash' or 'crop'; found {self.mode!r}.")
+        if not isinstance(self.size, tuple | list) or len(self.size) != 2:
+            raise GamlensError(f"The size of a transform is (height, width), such as (224, 224); found {self.size!r}.")
         if self.mode == "crop" and self.short < max(self.size):
             raise GamlensError(
                 f"Cannot crop {self.size} from an image whose short side is {self.short}: give short= at least "
                 f"{max(self.size)}."
+            )
+        if len(self.mean) != len(self.std) or not all(self.std):
+            raise GamlensError(
+                "A transform has one mean and one std per channel, and no std is 0; found "
+                f"mean={self.mean}, std={self.std}."
             )
 
     def __call__(self, image: Image.Image) -> tuple[Tensor, Frame]:
@@ -82,6 +89,8 @@ class Transform:
         Returns:
             The pixels (H,W,C) uint8, and the Frame that says which part of the image they show.
         """
+        if not isinstance(image, Image.Image):
+            raise GamlensError(f"A transform takes a PIL image; found {type(image).__name__}: use PIL.Image.open.")
         if self.mode == "crop":
             small, frame = self._cropped(image)
         else:
