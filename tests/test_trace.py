@@ -175,7 +175,7 @@ def test_a_released_trace_explains_but_does_not_retarget(lens: Lens) -> None:
     trace = lens.trace(nets.images(2), 3)
     released = trace.release()
     nets.same(released.explain(), trace.explain())
-    with pytest.raises(GamlensError, match=r"released.*trace the images again"):
+    with pytest.raises(GamlensError, match=r"released.*Trace the images again"):
         released.retarget(4)
 
 

@@ -21,7 +21,7 @@ class GamlensError(Exception):
     ...     gamlens.fuse.FUSIONS["meen"]
     ... except gamlens.GamlensError as error:
     ...     print(error)
-    There is no fusion 'meen': did you mean 'mean'? Or give one weight per block.
+    There is no fusion 'meen': did you mean 'mean'? In Python a list with one weight per block may be given, too.
     """
 
 

@@ -25,7 +25,7 @@ FUSIONS: dict[str, Callable[[Tensor], Tensor]] = Registry(
         "max": partial(torch.amax, dim=0),
         "product": partial(torch.prod, dim=0),
     },
-    hint=" Or give one weight per block.",
+    hint=" In Python a list with one weight per block may be given, too.",
 )
 Fusion = str | Sequence[float]
 

@@ -49,32 +49,34 @@ class Lens:
     | `compare(x, y)` | why are x and y similar? | PairExplanation, one map for each image of each pair |
     | `compare_text(images, captions)` | why does this caption fit? | Explanation, one map per image and caption |
     | `compare_many(queries, gallery)` | the same for many pairs | PairExplanation; each image is run once |
-    | `remember(images)` | | Gallery, which `compare_many` takes and which can be saved |
+    | `remember(images)` | (stores images for `compare_many`) | Gallery, which can be saved |
     | `stream(images)` | why this class, image by image | an iterator of results, in order |
     | `trace`, `trace_pair`, `trace_text` | what one forward gave | a trace, whose `explain` makes maps |
     | `prepare`, `forward`, `outputs`, `embed` | the single steps | batches, records, tensors |
 
     Wherever images are taken, they may be a path, a PIL image, a uint8 array (H,W,3), a preprocessed float tensor
-    (B,C,H,W), a list of paths, PIL images and arrays, or what `prepare` returned. Maps are (R,H,W) in [0,1] at the size
-    of the model's input; an Explanation carries them to the original image.
+    (B,C,H,W), a list of paths, PIL images and arrays, or what `prepare` returned. Maps are (R,H,W) in [0,1], one for
+    each of R rows (a row is an image and a class, or a pair), at the size H x W of the model's input; the methods of an
+    Explanation bring them to the size of the original image.
 
     Args:
         model_or_name: An nn.Module, or a name: one of MODELS, any classifier of torchvision, "timm/NAME" or "hf/ID".
         weights: A .safetensors or .pth file, a state dict, or "random"; by default a named model's pretrained weights.
             They are loaded into a module that you give, too.
-        blocks: Names of the blocks to read, in the order they run: modules ("layer4"), or functions after a module
-            ("features:relu"). By default those that the named network declares, or else those that are found.
+        blocks: Names of the blocks to read: modules ("layer4"), or a function that the model calls on a module's
+            output ("features:relu": relu after the module features). By default those that a model of MODELS declares,
+            or else those that are found automatically. `n` counts from the last of them.
             `lens.blocks`, or `gamlens blocks MODEL`, shows them.
         embedding: The layer whose output pairs are compared by: a module ("fc1"), what a module reads ("fc:input"), or
             "output". By default what the classifier reads.
         output: Where the class scores are in what the model returns: a key or attribute, an index, or a callable.
         transform: How an image becomes the input: "squash" (resize to the input size, the default), "crop" (resize the
             short side, then crop the centre), a Transform, or a callable from a PIL image to a tensor (C,H,W).
-        labels: Class names, in the order of the classes.
+        labels: Class names, one per class, in the order of the class scores.
         device: Where the model is moved, such as "cuda". By default it stays where it is.
         precision: "fp32", or "bf16" or "fp16" for autocast.
-        compile: Whether the network is compiled: the first call is slow, later ones are faster. Changes of weights are
-            followed; plain settings of layers (eps, stride) are read once.
+        compile: Whether the network is compiled: the first call is slow, later ones are faster. Weights may change
+            afterwards; other settings of layers (eps, stride) may not, since they are compiled in.
         multi_label: Whether probabilities are sigmoids, one per class, rather than a softmax over the classes.
         text: For a dual encoder: a function from captions to embeddings (T,D).
 
@@ -177,7 +179,10 @@ class Lens:
         try:
             self.model.to(device)
         except (RuntimeError, AssertionError) as error:
-            raise GamlensError(f"Cannot use the device {str(device)!r}: {str(error).splitlines()[0]}") from error
+            why = str(error).splitlines()[0]
+            known = "give cpu, cuda, cuda:1 (the second GPU) or mps."
+            why = known if why.startswith("Expected one of") else f"{why} Or {known}"
+            raise GamlensError(f"Cannot use the device {str(device)!r}: {why}") from error
         return self
 
     def with_model(self, model: nn.Module) -> Lens:
@@ -210,11 +215,12 @@ class Lens:
             images: The images, as the class docstring says. A tensor or a prepared batch runs in one forward.
             target: None for the top class of each image; a class, by index or name, for all images; or a list with one
                 entry per image, each a class, None, or a list of classes.
-            method: A name of METHODS that explains single images.
-            n: How many blocks the map is made of, counted from the last.
+            method: A name of `gamlens.METHODS`; all but "vdsn", which explains pairs only.
+            n: How many blocks the map is made of, counted from the last. The default gives one block where the model
+                has only one.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
-            score: What is explained: "logit", "probability", "sigmoid", or a callable that takes the model's output
-                and returns one number per image, (B,).
+            score: What is explained: "logit", "softmax", "sigmoid", "probability" (the sigmoid if `multi_label`, else
+                the softmax), or a callable that takes the model's output and returns one number per image, (B,).
             views: Further views of each image whose maps are averaged, such as ("flip", 1.43): see `trace`.
             batch_size: Images per forward, 32 by default.
 
@@ -254,19 +260,20 @@ class Lens:
         views: ViewList = (),
         keep_graph: bool = True,
     ) -> Trace:
-        """Run one forward and one short backward, from which any method makes its maps without another forward.
+        """Run one forward, and one backward down to the captured blocks; any method then makes its maps from them.
 
         Args:
             images: The images, as the class docstring says.
             target: As `classify` takes it.
             n: How many blocks are captured, counted from the last; None captures every block.
-            method: The method that the trace is for. Most need no mention: a trace explains by every method of kind
-                "block". A method of kind "input" captures the pixels in place of blocks. A method that needs no
-                gradient saves the backward, and the trace then explains by such methods only.
+            method: Leave it out for methods that read blocks (gam, grad_cam, layer_cam, ...): one trace serves all of
+                them. For input_gradient or guided_backprop name it here: the pixels are then captured in place of
+                blocks. For a method without gradients (vdsn) no backward runs, and the trace serves only such methods.
             score: As `classify` takes it.
-            views: Further views of each image, whose maps are averaged: scales of the input size, and "flip" for
-                mirrored copies of all scales. ("flip", 1.43, 2.0) makes six views.
-            keep_graph: Whether `Trace.retarget` shall work. It costs the memory of the graph.
+            views: Further views of each image, whose maps are averaged with that of the image itself: scales of the
+                input size, and "flip" for mirrored copies of all scales. ("flip", 1.43, 2.0) makes six views: scales
+                1, 1.43 and 2.0, each also mirrored.
+            keep_graph: Whether to keep the autograd graph, which `Trace.retarget` needs and which takes memory.
 
         Returns:
             A Trace: activations {block: (B,C,h,w)}, gradients {block: (R,C,h,w)}, scores (R,), and `explain`.
@@ -382,8 +389,8 @@ class Lens:
         Args:
             x: The images of one side, as the class docstring says.
             y: As many images for the other side; or one image on either side, which is compared with all of the other.
-            score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
-                (P,D) to one number per pair, (P,).
+            score: "cosine" or "dot" (PAIR_SCORES), or a callable from two tensors of embeddings (P,D) to one number
+                per pair, (P,).
             method: A name of METHODS.
             n, fuse, views: As `classify` takes them.
 
@@ -589,13 +596,16 @@ class Lens:
         return normalise_on(images, self.device) if images.pending_transform is not None else images
 
     def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
-        """Run one forward of the plain view that keeps what it is asked for: in a graph, or without one at n = 0.
+        """Run one forward and return its record: the output, the last n blocks and, if wanted, the embeddings.
+
+        With n > 0 the record holds the autograd graph, so that gradients can be computed; with n = 0 it does not.
 
         Args:
             images: The images, as the class docstring says.
             n: How many blocks are kept, counted from the last; 0 for none, None for all.
-            method: The method that is wanted. It matters for one of kind "input", for which the pixels are kept in
-                place of blocks, and for one that needs no gradient, for which no graph is made.
+            method: The method that maps shall be made by. It matters for two sorts: for input_gradient and
+                guided_backprop the pixels are kept in place of blocks; for a method without gradients, such as vdsn,
+                no graph is made.
             embedding: Whether the embeddings (B,D) are kept.
         """
         batch = self.prepare(images).batches[0]

@@ -138,7 +138,7 @@ def _one(x: Tensor, y: Tensor) -> Tensor:
 CLASS_SCORES: dict[str, ClassScore] = Registry(
     "class score",
     {"logit": logit, "probability": softmax, "softmax": softmax, "sigmoid": sigmoid},
-    hint=" Or give a callable.",
+    hint=" In Python a function may be given, too.",
 )
 PAIR_SCORES: dict[str, PairScore] = Registry(
     "pair score",
@@ -157,7 +157,7 @@ PAIR_SCORES: dict[str, PairScore] = Registry(
         ),
         "dot": PairScore(dot, "Dot", positive=True, dot_divisor=_one),
     },
-    hint=" Or give a callable.",
+    hint=" In Python a function may be given, too.",
 )
 
 

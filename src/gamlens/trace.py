@@ -24,6 +24,7 @@ from gamlens.fuse import BlockMaps, at_least_float32, without_autocast
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS, Method, Reads
+from gamlens.methods import names as methods_of
 from gamlens.targets import ResolvedTargets
 
 HIDDEN_SHARE = 0.5
@@ -125,11 +126,11 @@ class Trace:
         scores: The explained scores, (R,).
         targets: The class of each row, (R,); -1 where the score is not a class score.
         image_of_row: Which image each row is of.
-        provenance: The images and how they were looked at.
+        provenance: The images, their transform, and the model, for the Explanation.
         output: The model's class scores (B,K), where the score is one of them.
         views: Traces of the same rows at other scales or mirrored, and whether each is mirrored. Their maps are
             averaged into this trace's own.
-        checks: What may be wrong with the values.
+        checks: Tests for values that are not finite and the like, which `Explanation.check` runs.
         make_maps: `fuse.make_maps`, or a compiled version of it.
         method: The method of kind "input" that the pixels were captured for. No other can be explained from them.
         record: The forward with its graph, for `retarget`; None once it is released, or if there is no graph.
@@ -237,7 +238,8 @@ class Trace:
 
         Args:
             method: A name of METHODS that explains single images.
-            n: How many of the captured blocks the map is made of, counted from the last.
+            n: How many of the captured blocks the map is made of, counted from the last. The default gives one block
+                where only one was captured.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
 
         Returns:
@@ -246,7 +248,7 @@ class Trace:
         """
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
-        names = last_layers(tuple(self.activations), n)
+        names = last_layers(tuple(self.activations), n, beyond=", or trace with a larger n")
         with torch.no_grad(), without_autocast(self.scores):
             if self.views:
                 made = self._maps_over_views(method, names, fuse)
@@ -268,7 +270,8 @@ class Trace:
             block: A name of `blocks`; by default the last.
 
         Returns:
-            (R,h,w), in units of score x activation for most methods, so that rows can be compared with each other.
+            (R,h,w). Most methods multiply activations by gradients, which gives units of the score, so that rows can be
+            compared with each other.
         """
         with torch.no_grad(), without_autocast(self.scores):
             (inputs,) = self._inputs(method, [block or self.blocks[-1]])
@@ -279,7 +282,8 @@ class Trace:
         entry = METHODS[method]
         if entry.kind == "pair":
             raise GamlensError(
-                f"Method {method!r} is of kind 'pair' and has no map of one image: use compare or trace_pair."
+                f"Method {method!r} explains pairs of images only: use it with compare or trace_pair, or choose one of "
+                f"{', '.join(methods_of('block', 'input'))}."
             )
         if self.method not in (None, entry):
             raise GamlensError(f"The pixels were captured for {self.method.title}: trace again with method={method!r}.")
@@ -374,7 +378,9 @@ class Trace:
         return Sums(activation.relu().sum(1), gradient.relu().sum(1), (-gradient).relu().sum(1))
 
     def evidence(self, block: str | None = None) -> Evidence:
-        """Split what Grad-CAM adds up at a block by sign, and show the pixels that it hides (Eq. 4 of the GAM paper).
+        """Split Grad-CAM's sum over channels at a block into its positive and negative part (Eq. 4 of the GAM paper).
+
+        Hidden are the pixels with positive evidence that Grad-CAM sets to 0 because the negative part outweighs it.
 
         Args:
             block: A name of `blocks`; by default the last.
@@ -434,7 +440,10 @@ class Trace:
         if not self.gradients:
             raise _no_gradients("retarget")
         if self.record is None or self.values is None or self.output is None:
-            raise GamlensError("This trace was released, or its score is not a class score: trace the images again.")
+            raise GamlensError(
+                "Other classes need the autograd graph and class scores, and this trace lacks them: it was released, "
+                "was made with keep_graph=False, or explains another score. Trace the images again."
+            )
         first = Trace.from_record(self.record, self.values, target, self.provenance, output=self.output)
         return first.with_views(
             [(trace.retarget(first.resolved_targets()), mirrored) for trace, mirrored in self.views]
@@ -465,7 +474,10 @@ def _say_flat(method: str, names: Sequence[str], spans: Tensor) -> str:
         for name, rows in zip(names, ~(spans < math.inf), strict=True)
         if bool(rows.any())
     )
-    return f"{method}: a map is flat or not finite and was set to zeros (block {where})."
+    return (
+        f"{method}: a map is flat (the same everywhere) or has values that are not finite. It was set to zeros and "
+        f"shows nothing (block {where})."
+    )
 
 
 def _no_gradients(what: str) -> GamlensError:

@@ -189,6 +189,9 @@ def lens():
 
 def fails():
     raise RuntimeError("no such thing")
+
+def nothing():
+    build()
 """
 
 
@@ -225,6 +228,7 @@ def test_a_users_own_file_on_the_command_line(user_file: Path, function: str, na
     [
         ("mine.py:bild", "has no function 'bild': did you mean 'build'"),
         ("mine.py:fails", "RuntimeError: no such thing"),
+        ("mine.py:nothing", "returned None: let the function return"),
         ("none.py:build", "There is no file"),
     ],
 )

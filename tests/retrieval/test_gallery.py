@@ -22,7 +22,7 @@ def test_gallery() -> None:
     assert len(gallery[2]) == 1
     assert len(gallery[1:]) == 4
     assert gallery.nbytes == sum(t.nbytes for t in (gallery.activations, gallery.embeddings, gallery.scales))
-    with pytest.raises(IndexError, match="image 7 of 5"):
+    with pytest.raises(IndexError, match="no image 7: the gallery has 5 images"):
         gallery[7]
     torch.testing.assert_close(
         lens.compare_many(part[0], gallery, pairs=[(0, 0)]).scores[0], lens.compare(Y[3:4], Y[:1]).scores[0]

@@ -40,7 +40,8 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
     if not score.requires_grad:
         raise GamlensError(
             "The score does not depend on the wanted blocks in a way that has a gradient: look for torch.no_grad() or "
-            ".detach() inside the model's forward or in the score function."
+            ".detach() inside the model's forward or in the score function, or for an embedding= layer that runs "
+            "before these blocks."
         )
     blocks: list[Tensor] = []
     last: list[Tensor] = []
@@ -61,8 +62,8 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
             gradient = next(found)
             if gradient is None:
                 raise GamlensError(
-                    f"The score does not depend on block {name!r}: name blocks on the way from the image to the score, "
-                    "as `lens.blocks` lists them."
+                    f"The score does not depend on block {name!r}, which runs after the layer that the score is "
+                    "computed from, or beside it: name earlier blocks (blocks=), or a later embedding (embedding=)."
                 )
             result[-1][name] = as_map(name, gradient, record.grids)
     return result

@@ -193,17 +193,18 @@ def as_map(name: str, tensor: Tensor, grids: Mapping[str, TokenGrid]) -> Tensor:
     return tensor.permute(0, 3, 1, 2) if name.endswith(f":{NHWC}") else tensor
 
 
-def last_layers(layers: Sequence[T], n: int | None) -> tuple[T, ...]:
+def last_layers(layers: Sequence[T], n: int | None, *, beyond: str = "") -> tuple[T, ...]:
     """The last n layers; all of them where n is None. If n is too large, an error says how many there are.
 
-    n = 2 is the default of many calls, so it gives the only layer of a network that has a single one.
+    n = 2 is the default of many calls, so it gives the only layer of a network that has a single one. `beyond` is
+    added to the error: how to get more layers.
     """
     n = len(layers) if n is None else int(n) if isinstance(n, np.integer) else n
     if n == 2 and len(layers) == 1:
         return tuple(layers)
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):
         raise GamlensError(
-            f"n={n!r} blocks were asked for; {len(layers)} are at hand ({', '.join(map(str, layers))}): give n from 1 "
-            f"to {len(layers)}, or trace with a larger n."
+            f"n={n!r} blocks were asked for, but there are {len(layers)} ({', '.join(map(str, layers))}): give a whole "
+            f"number n from 1 to {len(layers)}{beyond}."
         )
     return tuple(layers[len(layers) - n :])

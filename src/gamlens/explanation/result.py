@@ -170,7 +170,7 @@ class Explanation:
 
     def picture(self, i: int = 0) -> Picture:
         """Return the image of row i as it was given; `image` opens it."""
-        return self.pictures[int(self.index[i])]
+        return self.pictures[self._picture_of(i)]
 
     def image(self, i: int = 0) -> Image.Image:
         """Return the original image of row i as a PIL image in RGB, turned upright by its EXIF orientation."""
@@ -186,8 +186,15 @@ class Explanation:
         Returns:
             (height, width) of the original image, in [0,1]. Pixels that the model did not see are 0.
         """
+        picture_number = self._picture_of(i)
         self.check()
-        return self.frames[int(self.index[i])].map(self._maps(block)[i])
+        return self.frames[picture_number].map(self._maps(block)[i])
+
+    def _picture_of(self, i: int) -> int:
+        """Return the number of row i's image in `pictures`."""
+        if not -len(self) <= i < len(self):
+            raise GamlensError(f"There is no row {i}: there are {len(self)}, numbered 0 to {len(self) - 1}.")
+        return int(self.index[i])
 
     def _maps(self, block: str | None) -> Tensor:
         if block is not None and block not in self.blocks:

@@ -41,7 +41,7 @@ class PairTrace:
     Attributes:
         records: One forward of all images, x before y; or one for each side where their sizes differ.
         embeddings: The embeddings of x and y, (P,D) each, in the graph if there is one.
-        provenances: The images of x and y and how they were looked at.
+        provenances: The images of x and of y, their transform, and the model, for the Explanations.
         views: PairTraces of the same pairs at other scales or mirrored, and whether each is mirrored.
     """
 
@@ -83,7 +83,7 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
     ) -> PairExplanation:
-        """Make both maps of every pair. No forward is run, and a backward only when a score is asked for first.
+        """Make both maps of every pair. No forward is run, and one backward the first time that a score is used.
 
         Args:
             method: A name of METHODS.
@@ -183,18 +183,21 @@ class PairTrace:
         score: str | scores.PairScoreFunction = "cosine",
         pair: int = 0,
     ) -> Matches:
-        """What matches a point of one image in the other: the terms of the score at the last block, see Matches.
+        """Show what matches a point of one image in the other: how much each position there adds to the score.
 
-        The network does not run again. It is an error if the embedding is not the pooled last block.
+        The positions are those of the last block. The network does not run again. It is an error if the embedding is
+        not the pooled last block.
 
         Args:
             point: (x, y) in original pixels of the image `side`.
             side: The image of the pair that the point lies in.
-            score: A score that is a multiple of the dot product, so that it is a sum over pairs of positions.
-            pair: The number of the pair.
+            score: "cosine" or "dot". Others cannot be split into a sum over pairs of positions.
+            pair: The number of the pair, from 0.
         """
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
+        if not -len(self) <= pair < len(self):
+            raise GamlensError(f"There is no pair {pair}: there are {len(self)}, numbered 0 to {len(self) - 1}.")
         entry, order = scores.find_pair_score(score), (0, 1) if side == "x" else (1, 0)
         with torch.no_grad(), without_autocast(self.embeddings[0]):
             h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in order]

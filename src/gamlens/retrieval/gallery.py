@@ -37,7 +37,7 @@ class Gallery:
         embeddings: What images are compared by, (N,D).
         law: How the embedding is computed from the block: "linear" (a constant times its average), "unit" (its average
             divided by the length of that), or "other". For the first two, gradients follow from a formula.
-        scales: The factors of that formula, (N,): see `retrieval/embedding_form.py`.
+        scales: The factor by which that formula multiplies the gradient of the score, one per image, (N,).
         size: The size of the model's input, (H,W).
         pictures: The images.
         frames: Where the model's input lies in each image.
@@ -73,7 +73,7 @@ class Gallery:
         try:
             keep = every[rows if isinstance(rows, int | slice) else torch.as_tensor(rows).cpu()].reshape(-1)
         except IndexError as error:
-            raise IndexError(f"image {rows} of {len(self)}") from error
+            raise IndexError(f"There is no image {rows}: the gallery has {len(self)} images.") from error
         at = keep.to(self.embeddings.device)
         pictures = tuple(self.pictures[number] for number in keep.tolist())
         frames = tuple(self.frames[number] for number in keep.tolist())

@@ -45,7 +45,9 @@ def load(path: str | os.PathLike[str]) -> Gallery:
         if record["format"] == GALLERY_FORMAT:
             return _restore(record, found)
     except FileNotFoundError as error:
-        raise GamlensError(f"There is no gallery {str(path)!r}: Gallery.save writes one.") from error
+        raise GamlensError(
+            f"There is no gallery {str(path)!r}: `gamlens search --save-gallery` or Gallery.save writes one."
+        ) from error
     except Exception as error:
         raise GamlensError(f"Cannot read {str(path)!r} as a gallery: {type(error).__name__}: {error}") from error
     raise GamlensError(f"{str(path)!r} is written in format {record['format']}; this version reads {GALLERY_FORMAT}.")

@@ -30,6 +30,9 @@ def from_file(text: str) -> Any:
             if not callable(build):
                 functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
                 raise GamlensError(f"{place!r} has no function {name!r}: {near(name, functions)}")
-            return build()
+            built = build()
+            if built is None:
+                raise GamlensError(f"{text!r} returned None: let the function return an nn.Module or a Lens.")
+            return built
     finally:
         sys.path.remove(str(file.parent.resolve()))
