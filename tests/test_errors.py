@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from gamlens import GamlensError, Lens
+from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.errors import reworded
 
 X, Y = nets.images(2), nets.images(2, seed=3)
@@ -115,6 +115,12 @@ def test_a_wrong_call(lens: Lens, name: str) -> None:
     call, message = LOOKS[name]
     with pytest.raises(GamlensError, match=f"(?s){message}"):
         call(lens)
+
+
+def test_labels_of_another_number_than_the_classes() -> None:
+    with pytest.warns(GamlensWarning, match=r"2 labels, but the model gives 10 class scores.*labels="):
+        result = Lens(nets.small(), labels=["cat", "dog"]).classify(X, 7)
+    assert result.names == ["class 7", "class 7"]
 
 
 def test_a_name_without_labels() -> None:

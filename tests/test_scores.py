@@ -191,7 +191,7 @@ def test_the_score_to_use_instead_has_a_gradient_and_a_value(name):
     ],
 )
 def test_an_unknown_name_is_an_error_with_a_near_one(find, name, near):
-    with pytest.raises(GamlensError, match=f"score '{name}'.*'{near}'.*callable"):
+    with pytest.raises(GamlensError, match=f"score '{name}'.*'{near}'.*In Python a function"):
         find(name)
 
 

@@ -12,7 +12,7 @@ from gamlens.capture import backward
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import indices_on
-from gamlens.errors import GamlensError, near
+from gamlens.errors import GamlensError, near, warn
 
 TOP = -1  # a placeholder for "the image's top class", which `resolve` replaces by the index of that class
 
@@ -63,6 +63,11 @@ def resolve(
     if isinstance(target, ResolvedTargets):
         return target
     count, known = output.shape
+    if labels and len(labels) != known:
+        warn(
+            f"There are {len(labels)} labels, but the model gives {known} class scores: names may be those of other "
+            "classes. Give labels= with one name per class score."
+        )
     images: list[int] = []
     classes: list[int] = []
     turns: list[int] = []

@@ -76,7 +76,7 @@ def test_small_by_mask() -> None:
 def test_small_refuses() -> None:
     with pytest.raises(GamlensError, match="found 0"):
         small(toy(5), 0)
-    with pytest.raises(GamlensError, match="'toy' in '/x' has no masks"):
+    with pytest.raises(GamlensError, match=r"'toy' in '/x' has no masks.*by boxes \(masks=False, --boxes\)"):
         small(toy(5), 25, masks=True)
 
 

@@ -16,6 +16,7 @@ MODEL_HELP = (
     f"The model: {', '.join(MODELS)}; any torchvision classifier by its name; timm/NAME; hf/ID or hf/FOLDER (Hugging "
     "Face); or file.py:build, a function in a file of yours that returns a module or a Lens."
 )
+LITERAL_HELP = "grad_cam_pp_literal is Grad-CAM++ exactly as published, which can overflow."
 DATASET_HELP = ", ".join(f"{name} ({entry.title})" for name, entry in DATASETS.items())
 
 
@@ -59,8 +60,8 @@ DeviceName = Annotated[
 ImagePaths = Annotated[
     list[str], Argument(help="Image files, folders of images, or globs in quotes.", show_default=False)
 ]
-MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}.")]
-ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}.")]
+MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}. {LITERAL_HELP}")]
+ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}. {LITERAL_HELP}")]
 BlockMethodNames = Annotated[str, Option(help=_several("block"))]
 EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
 ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]

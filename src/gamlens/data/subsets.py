@@ -99,9 +99,13 @@ def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manife
         )
     shares = dict(_mask_shares(dataset) if masks else _box_shares(dataset))
     if not shares:
+        truth = "masks" if masks else "boxes"
+        instead = "boxes (masks=False, --boxes)" if masks else "masks (masks=True, --masks)"
+        has_other = any(sample.boxes if masks else sample.mask is not None for sample in dataset)
+        todo = f"measure them by {instead}" if has_other else f"use data with {truth}, or all items"
         raise GamlensError(
-            f"The data set {dataset.name!r} in {dataset.root!r} has no {'masks' if masks else 'boxes'}, so the size of "
-            f"its objects is not known: use data with {'masks' if masks else 'boxes'}, or all items."
+            f"The data set {dataset.name!r} in {dataset.root!r} has no {truth}, so the size of its objects is not "
+            f"known: {todo}."
         )
     most = float(np.percentile(list(shares.values()), percentile))
     items = tuple(sorted(item for item, share in shares.items() if share <= most))
