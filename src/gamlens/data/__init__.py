@@ -27,7 +27,7 @@ class DatasetReader(Protocol):
     """A function that reads one data set as its owners publish it. `reading.py` has what readers share."""
 
     def __call__(self, root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-        """List the samples; images are not opened here unless their size is needed, and masks are read later.
+        """List the samples. Of an image no more is read here than its header, for its size; masks are read later.
 
         Args:
             root: The folder of the data set.
@@ -50,12 +50,14 @@ class DatasetEntry:
     Attributes:
         read: The reader.
         title: What the data set is, for people.
-        truth: The ground truth that it has beside labels. Where there are masks, the paper measures by masks.
+        truth: The ground truth that it has, or can have, beside labels.
+        measured_by: Which of it the usual evaluation reads. A run that reads the other is marked as such in tables.
     """
 
     read: DatasetReader
     title: str
     truth: tuple[Truth, ...] = ()
+    measured_by: Truth = "boxes"
 
     def __call__(self, root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
         return self.read(root, split=split, limit=limit)
@@ -65,8 +67,8 @@ DATASETS: Registry[DatasetEntry] = Registry(
     "data set",
     {
         "ilsvrc": DatasetEntry(ilsvrc, "ILSVRC-2012", ("boxes",)),
-        "voc": DatasetEntry(voc, "PASCAL VOC", ("boxes", "masks")),
-        "coco": DatasetEntry(coco, "MS-COCO", ("boxes", "masks")),
+        "voc": DatasetEntry(voc, "PASCAL VOC", ("boxes", "masks"), measured_by="masks"),
+        "coco": DatasetEntry(coco, "MS-COCO", ("boxes", "masks"), measured_by="masks"),
         "cub": DatasetEntry(cub, "CUB-200-2011", ("boxes", "masks")),
         "chestxray": DatasetEntry(chestxray, "ChestX-ray8", ("boxes",)),
         "folder": DatasetEntry(folder, "a folder per class"),

@@ -60,7 +60,7 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
         raise GamlensError(
             f"The model has {len(labels)} classes ({', '.join(labels[:3])}, ...), {dataset.name} has "
             f"{len(dataset.classes)} ({', '.join(dataset.classes[:3])}, ...), and no name is in both: use a model of "
-            "these classes, or a task that compares pairs of images, which needs no classes."
+            "these classes, or a task that compares pairs of images, such as --task cosine, which needs no classes."
         )
     if len(found) < len(dataset.classes):
         missing = [name for index, name in enumerate(dataset.classes) if index not in found]

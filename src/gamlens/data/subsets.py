@@ -97,7 +97,7 @@ def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manife
     if not shares:
         raise GamlensError(
             f"The data set {dataset.name!r} in {dataset.root!r} has no {'masks' if masks else 'boxes'}: small objects "
-            f"need them. Use {'masks=False' if masks else 'masks=True'}, or annotations."
+            f"need them. Measure them by {'boxes: masks=False, --boxes' if masks else 'masks: masks=True, --masks'}."
         )
     most = float(np.percentile(list(shares.values()), percentile))
     items = tuple(sorted(item for item, share in shares.items() if share <= most))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gamlens import methods
-from gamlens.data import Dataset, Manifest, Sample, names_with, narrow, neighbour_pairs, pairs, small
+from gamlens.data import DATASETS, Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
@@ -102,9 +102,10 @@ class Protocol:
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
-    """Whether a run measured its data as the paper did: by masks where the data set has them, else by boxes."""
-    kind = about["protocol"]["kind"]
-    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in names_with("masks")))
+    """Whether a run read the ground truth that is usual for its data set (`DatasetEntry.measured_by`), or none."""
+    kind, data = about["protocol"]["kind"], about["data"]
+    masks = data in DATASETS and DATASETS[data].measured_by == "masks"
+    return bool(kind == "objective" or kind == ("segmentation" if masks else "localization"))
 
 
 def variant(about: Mapping[str, Any]) -> str:
@@ -162,6 +163,11 @@ def units(
         found = _narrowed(found, dataset, protocol, chosen)
     if not found:
         raise GamlensError(f"{dataset.name} at {dataset.root!r} has no item for {protocol.kind} by {protocol.task}.")
+    if all(unit.problem for unit in found):
+        raise GamlensError(
+            f"No item of {dataset.name} at {dataset.root!r} has the ground truth that {protocol.kind} needs: "
+            f"{found[0].problem} Is a part of the data set missing, or is another kind of evaluation meant?"
+        )
     return found
 
 
