@@ -141,7 +141,9 @@ def test_a_pixel_is_in_a_box_with_its_centre():
     maps[:, :, 2] = 1
     truths = [boxes((x0, 0, x1, 4)) for x0, x1 in [(2.5, 3), (2.4, 3), (2.6, 4), (0, 2.5), (0, 2.51)]]
     # hit alone: 1. Missed, alone in column 3: 4/16; in columns 0 and 1: 8/16. Columns 0 to 2: 1/3 1 + 2/3 12/16.
-    assert pxap(maps, truths).tolist() == pytest.approx([1, 1, 0.25, 0.5, 5 / 6], abs=1e-15)
+    expected = pytest.approx([1, 1, 0.25, 0.5, 5 / 6], abs=1e-15)
+    assert pxap(maps, truths).tolist() == expected
+    assert pxap(maps.mT, [truth[:, [1, 0, 3, 2]] for truth in truths]).tolist() == expected  # the same downwards
 
 
 def test_an_item_without_a_positive_pixel_is_nan():
@@ -159,8 +161,17 @@ def test_no_item():
     assert (found.shape, found.dtype) == ((0,), torch.float64)
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_an_item_does_not_depend_on_the_others(monkeypatch):
-    """To the last bit, at the size of real maps, where a sum over one row would be split among threads."""
+    """To the last bit, at the size of real maps, where the sum of a single row would be split between the threads."""
     maps, truths = random(6, 5, 224, 224)
     whole = pxap(maps, truths)
     assert torch.equal(torch.cat([pxap(maps[i : i + 1], truths[i : i + 1]) for i in range(5)]), whole)
