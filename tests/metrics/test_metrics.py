@@ -21,6 +21,7 @@ INPUTS = {
     "max_box_acc": (metrics.iou_grid(MAPS, TRUTHS),),
     "pointing": (MAPS, TRUTHS),
     "pointing_mask": (MAPS, MASKS),
+    "pxap": (MAPS, TRUTHS),
     "insertion": (torch.rand(5, 3),),
     "deletion": (torch.rand(5, 3),),
 }

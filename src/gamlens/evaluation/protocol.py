@@ -104,7 +104,7 @@ class Protocol:
 def usual_truth(about: Mapping[str, Any]) -> bool:
     """Whether a run read the ground truth that is usual for its data set (`DatasetEntry.measured_by`), or none."""
     kind, data = about["protocol"]["kind"], about["data"]
-    masks = data in DATASETS and DATASETS[data].measured_by == "masks"
+    masks = data in DATASETS and getattr(DATASETS[data], "measured_by", "boxes") == "masks"
     return bool(kind == "objective" or kind == ("segmentation" if masks else "localization"))
 
 
