@@ -48,7 +48,7 @@ types: $(VENV)/.dev
 lint: style types
 
 tests: $(VENV)/.dev  ## all tests, on WORKERS processes; `.venv/bin/python -m pytest` runs them in one
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SELECT)
 
 check: SELECT = -m "not slow"
 check test: style  ## lint, types, import contract and tests: `check` those that are quick, `test` all
