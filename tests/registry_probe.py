@@ -135,6 +135,7 @@ def look() -> dict[str, dict[str, bool]]:
             "docs": described(docs, METHOD, "Probe-CAM", "The largest activation"),
         },
         "METRICS": {
+            "help": "Probe metric" in helps["evaluate"],
             "evaluation": "probe_column" in rows.groups[METHOD, 1],
             "parquet": "probe_column" in parquet_columns(Path(out["loc"])),
             "printed": "Probe metric" in printed,

@@ -96,7 +96,7 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, boo
 
 PLACES = {
     "METHODS": {"help", "classify", "compare", "search", "evaluation", "table", "report", "ablation", "studio", "docs"},
-    "METRICS": {"evaluation", "parquet", "printed", "table", "report", "ablation", "docs"},
+    "METRICS": {"help", "evaluation", "parquet", "printed", "table", "report", "ablation", "docs"},
     "PAIR_SCORES": {"help", "task", "compare", "search", "evaluation", "table", "studio", "docs"},
     "DATASETS": {"help", "evaluation", "docs"},
     "MODELS": {"help", "blocks", "evaluation", "docs"},

@@ -19,6 +19,7 @@ from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
+from gamlens.metrics import METRICS
 
 MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     "subset",
@@ -31,6 +32,10 @@ MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     },
 )
 EVALUATED_METHODS, ABLATED_METHODS = ",".join(PAPER_METHODS), ",".join(names("block"))
+METRIC_HELP = ", ".join(
+    f"{kind} ({', '.join(metric.title for metric in METRICS.values() if kind in metric.kinds)})"
+    for kind in protocols.KINDS
+)
 
 
 def _choice(name: str, what: str) -> str:
@@ -42,9 +47,8 @@ def evaluate(
     kind: Annotated[
         str,
         Argument(
-            help=f"What to measure: {', '.join(protocols.KINDS)}. 'objective' measures ADP (average drop) and PIC "
-            "(increase in confidence): how the model's confidence changes when it sees the image only where the map "
-            "is bright.",
+            help=f"What to measure: {METRIC_HELP}. 'objective' measures how the model's confidence changes when it sees "
+            "the image only where the map is bright; the others compare maps with true boxes or masks.",
             show_default=False,
         ),
     ],
@@ -122,7 +126,7 @@ def evaluate(
     ] = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Measure how good saliency maps are, on a data set: ADP and PIC, box IoU, or segmentation IoU.
+    """Measure how good saliency maps are, on a data set.
 
     A run may be stopped at any time: the same command continues it. `gamlens table` and `gamlens report` show its
     results.
