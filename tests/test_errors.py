@@ -50,7 +50,7 @@ LOOKS: dict[str, tuple[Callable[[Lens], object], str]] = {
     ),
     "n of zero": (lambda at: at.classify(X, n=0), r"n=0 blocks .* give n from 1 to 3"),
     "n of a bool": (lambda at: at.classify(X, n=True), r"n=True blocks .* give n from 1 to 3"),
-    "n beyond the trace": (lambda at: at.trace(X, n=1).explain(n=3), r"n=3 .* 1 are at hand.*trace with a larger n"),
+    "n beyond the trace": (lambda at: at.trace(X, n=1).explain(n=3), r"n=3 .* 1 are at hand.*capture more blocks"),
     "raw of another block": (lambda at: at.trace(X).raw(block="layer1"), r"'layer1' was not captured.*layer2, layer3"),
     "fusion": (lambda at: at.classify(X, fuse="avg"), r"no fusion 'avg': .*'mean'"),
     "fusion weights": (lambda at: at.classify(X, fuse=[1, 2, 3]), r"weight per block.*2 blocks.*\[1, 2, 3\]"),

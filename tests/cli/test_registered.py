@@ -95,5 +95,7 @@ def test_the_entry_says_how_the_paper_would_measure(
 
 
 def test_a_plain_function_is_an_entry_without_ground_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = names_with("masks")
+    assert known
     monkeypatch.setitem(DATASETS, "made_up_data", made_up_data)
-    assert names_with("masks") == ["voc", "coco"]
+    assert names_with("masks") == known

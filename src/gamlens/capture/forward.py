@@ -204,6 +204,6 @@ def last_layers(layers: Sequence[T], n: int | None) -> tuple[T, ...]:
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):
         raise GamlensError(
             f"n={n!r} blocks were asked for; {len(layers)} are at hand ({', '.join(map(str, layers))}): give n from 1 "
-            f"to {len(layers)}, or trace with a larger n."
+            f"to {len(layers)}, or capture more blocks: lens.trace(..., n=...)."
         )
     return tuple(layers[len(layers) - n :])

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from gamlens.data.chestxray import chestxray
 from gamlens.data.class_names import align, align_manifest, match
 from gamlens.data.coco import coco
+from gamlens.data.cub import cub
 from gamlens.data.folder import folder
 from gamlens.data.ilsvrc import ilsvrc
 from gamlens.data.mnist import has_mnist, mnist, read_idx
@@ -66,6 +67,7 @@ DATASETS: Registry[DatasetEntry] = Registry(
         "ilsvrc": DatasetEntry(ilsvrc, "ILSVRC-2012", ("boxes",)),
         "voc": DatasetEntry(voc, "PASCAL VOC", ("boxes", "masks")),
         "coco": DatasetEntry(coco, "MS-COCO", ("boxes", "masks")),
+        "cub": DatasetEntry(cub, "CUB-200-2011", ("boxes", "masks")),
         "chestxray": DatasetEntry(chestxray, "ChestX-ray8", ("boxes",)),
         "folder": DatasetEntry(folder, "a folder per class"),
         "table": DatasetEntry(table, "a CSV or Parquet file", ("boxes",)),

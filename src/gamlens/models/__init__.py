@@ -96,5 +96,5 @@ def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) ->
         own_input = timm_zoo.input_of(getattr(inner, "pretrained_cfg", None))
         network = Network(module, type(inner).__name__, "given", **own_input)
     if isinstance(weights, dict):
-        checkpoint.fill(inner, weights, name=source)
+        checkpoint.fill(inner, weights, source=repr(source))
     return network

@@ -69,13 +69,13 @@ def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] |
     return tensors
 
 
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, name: str) -> None:
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: str) -> None:
     """Load tensors into a module. If some do not fit, nothing is loaded, and the error lists them.
 
     Args:
         module: The network to fill.
         tensors: Its weights by name; prefixes such as `module.` may stand before all of the names.
-        name: What the error calls the weights.
+        source: The file of the weights, or the network that they were given for, for the error.
     """
     own = module.state_dict()
     tensors = without_prefixes(tensors, own)
@@ -95,7 +95,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, name: str) -> None
         if keys
     ]
     if said:
-        raise GamlensError(f"The weights {name!r} do not fit {type(module).__name__}: {'; '.join(said)}.")
+        raise GamlensError(f"The weights {source} do not fit {type(module).__name__}: {'; '.join(said)}.")
     module.load_state_dict(dict(tensors), strict=False)
 
 
@@ -116,8 +116,8 @@ def build(
         classes: The usual number of classes.
         weights: None for the network's own weights, "random" for an untrained network, or a user's weights by name:
             then the network is built for as many classes as they have.
-        pretrained: Builds the network with its own weights. Where no package has them it is a text instead, which
-            tells the user what file to pass.
+        pretrained: Builds the network with its own weights. Where no package has them it is a text instead: what the
+            user must pass, such as "the checkpoint of its authors", which the error puts into a sentence.
         translate: Renames a user's weights to the names that the untrained network, its second argument, has.
 
     Returns:
@@ -135,7 +135,7 @@ def build(
         found = _classes_of(tensors, own, classes)
         if found != classes:
             module, classes = make(found), found
-        fill(module, tensors, name=name)
+        fill(module, tensors, source=f"given for {name!r}")
     return module.eval(), classes
 
 

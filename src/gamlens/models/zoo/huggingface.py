@@ -67,7 +67,7 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
             "or, offline, a folder with config.json and weights; with weights='random' config.json is enough."
         ) from error
     if isinstance(weights, dict):
-        fill(module, weights, name=name)
+        fill(module, weights, source=f"given for {name!r}")
     if heads := [key for key in missing if "pooler" not in key]:
         warn(f"The checkpoint of {name} has no weights for {', '.join(heads[:4])}: these layers are random.")
     network = replace(adopt(module.eval()), name=name, weights=place)
