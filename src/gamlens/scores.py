@@ -105,7 +105,11 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def cosine(x: Tensor, y: Tensor) -> Tensor:
-    """The cosine of two embeddings: (P,D), (P,D) -> (P,). On the CPU an embedding of length zero is an error."""
+    """The cosine of two embeddings: (P,D), (P,D) -> (P,).
+
+    An embedding of length zero has no cosine. On the CPU it is an error; on other devices the cosine is NaN, so that
+    nothing waits for the device, and a PairTrace reports it later.
+    """
     lengths = _product_of_lengths(x, y)
     if lengths.device.type == HOST and not bool(lengths.all()):
         Checks().with_check(PAIR_SCORES["cosine"].defined(x, y), lengths.device)

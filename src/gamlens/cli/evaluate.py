@@ -47,8 +47,8 @@ def evaluate(
     kind: Annotated[
         str,
         Argument(
-            help=f"What to measure: {METRIC_HELP}. 'objective' measures how the model's confidence changes when it sees "
-            "the image only where the map is bright; the others compare maps with true boxes or masks.",
+            help=f"What to measure: {METRIC_HELP}. 'objective' measures how the model's confidence changes when it "
+            "sees the image only where the map is bright; the others compare maps with true boxes or masks.",
             show_default=False,
         ),
     ],

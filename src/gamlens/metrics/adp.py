@@ -13,10 +13,10 @@ SCORE_COLUMNS: dict[str, str] = {
 
 
 def drop(before: Tensor, after: Tensor) -> Tensor:
-    """The share of the score that is lost, max(0, Y - O) / Y: (N,), (N,) -> (N,).
+    """The share of the score that is lost when the model sees image x map, max(0, Y - O) / Y: (N,), (N,) -> (N,).
+    Y is the score of the whole image, O that of image x map. ADP is 100 x the mean over the items with Y > 0.
 
-    Y is the score before masking, O the one after: NaN where Y <= 0, above 1 where O < 0. ADP is 100 x the mean over
-    the items with Y > 0.
+    The share is NaN where Y <= 0, and above 1 where O < 0.
 
     >>> drop(torch.tensor([4.0, 4.0, -1.0]), torch.tensor([3.0, 5.0, 2.0]))
     tensor([0.2500, 0.0000,    nan])
@@ -27,7 +27,9 @@ def drop(before: Tensor, after: Tensor) -> Tensor:
 
 
 def increase(before: Tensor, after: Tensor) -> Tensor:
-    """Whether the score rises, O > Y: (N,), (N,) -> (N,) bool. PIC is 100 x the mean over all items."""
+    """Whether the score rises when the model sees image x map, O > Y: (N,), (N,) -> (N,) bool. PIC is 100 x the mean
+    over all items.
+    """
     check_scores(before, after)
     return after > before
 

@@ -32,7 +32,9 @@ def steps(maps: Tensor, count: int) -> Iterator[Tensor]:
 
 
 def auc(scores: Tensor) -> Tensor:
-    """The area under each curve by the trapezoidal rule, with S equal steps from 0 to 1: (S,N) -> (N,)."""
+    """The area under the curve of the probability while pixels appear (insertion) or vanish (deletion) in the order of
+    the map, by the trapezoidal rule over S equally spaced points from 0 to 1: (S,N) -> (N,).
+    """
     if scores.ndim != 2 or len(scores) < 2:
         raise GamlensError(f"Curves have the shape (steps,N) with at least two steps, found {tuple(scores.shape)}.")
     if not bool(scores.isfinite().all()):

@@ -56,14 +56,14 @@ def boxes_at(maps: Tensor, thresholds: Sequence[float] | Tensor = THRESHOLDS) ->
 
 
 def iou_grid(maps: Tensor, truths: Sequence[Tensor], *, thresholds: Sequence[float] | Tensor = THRESHOLDS) -> Tensor:
-    """IoU of the tight box around all pixels >= t, for every t: (N,H,W), N of (K_i,4) -> (N,T)."""
+    """IoU of the tight box around all pixels >= t, for every threshold t: (N,H,W), N of (K_i,4) -> (N,T)."""
     return box_iou(boxes_at(maps, thresholds), truths)
 
 
 def mask_iou_grid(
     maps: Tensor, truth: Tensor, void: Tensor | None = None, *, thresholds: Sequence[float] | Tensor = THRESHOLDS
 ) -> Tensor:
-    """IoU of map >= t with a mask, `void` pixels left out, for every t: (N,H,W), bool (N,H,W) -> (N,T).
+    """IoU of the pixels >= t with a mask, `void` pixels left out, for every t: (N,H,W), bool (N,H,W) -> (N,T).
 
     Pixels are counted once, by how many thresholds they reach; sums of these counts from the top say what each t keeps.
     """
@@ -81,7 +81,7 @@ def mask_iou_grid(
 
 
 def box_hits(grid: Tensor, *, at: float = 0.5) -> Tensor:
-    """1 where IoU >= `at`, else 0, NaN where there is no ground truth: (N,T) -> (N,T).
+    """1 where IoU >= `at` (by default 0.5), else 0, NaN where there is no ground truth: (N,T) -> (N,T).
 
     MaxBoxAcc (Choe et al., CVPR 2020) is 100 x its mean over items at the threshold that is best for them.
     """
