@@ -99,14 +99,6 @@ def xgrad_cam(h, g):
     return weighted(h, weights)
 
 
-def abs_product(h, g):
-    """sum_k |h_k o g_k|."""
-    total = np.zeros(h.shape[1:])
-    for k in range(len(h)):
-        total += abs(h[k] * g[k])
-    return total
-
-
 def vdsn(h, other):
     """Stylianou et al.: sum_k h_k mean(h'_k), with h' the activation of the other image."""
     total = np.zeros(h.shape[1:])
@@ -153,7 +145,6 @@ METHODS = {
     "layer_cam": layer_cam,
     "hires_cam": hires_cam,
     "xgrad_cam": xgrad_cam,
-    "abs_product": abs_product,
     "vdsn": vdsn,
     "input_gradient": input_gradient,
     "guided_backprop": input_gradient,

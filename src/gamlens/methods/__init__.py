@@ -14,7 +14,6 @@ from torch import Tensor
 
 from gamlens.errors import Registry
 from gamlens.fuse import at_least_float32, without_autocast
-from gamlens.methods.abs_product import abs_product
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
@@ -98,7 +97,6 @@ METHODS: dict[str, Method] = Registry(
         "layer_cam": Method(layer_cam, "block", "LayerCAM", scales_with_gradient=True),
         "hires_cam": Method(hires_cam, "block", "HiResCAM", scales_with_gradient=True),
         "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM", scales_with_gradient=True, divides=True),
-        "abs_product": Method(abs_product, "block", "Abs product", scales_with_gradient=True),
         "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False),
         "input_gradient": Method(input_gradient, "input", "Input gradient", scales_with_gradient=True),
         "guided_backprop": Method(
