@@ -297,7 +297,7 @@ class Lens:
         fuse: Fusion = "mean",
         views: ViewList = (),
     ) -> PairExplanation:
-        """Why similar? Both maps of each pair. `score`: "cosine", "dot", or a callable on two embeddings (P,D)."""
+        """Why similar? Both maps of each pair. `score`: a name in PAIR_SCORES, or a callable on embeddings (P,D)."""
         pair = self.trace_pair(x, y, n=n, method=method, views=views)
         pair.sides(score, keep=False)
         return pair.release().explain(method, n, fuse, score=score)
