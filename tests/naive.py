@@ -144,7 +144,12 @@ def cosine(x, y):
     return dot(x, y) / (math.sqrt(dot(x, x)) * math.sqrt(dot(y, y)))
 
 
-PAIR_SCORES = {"cosine": cosine, "dot": dot}
+def euclidean(x, y):
+    """-|x - y|."""
+    return -math.sqrt(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
+
+
+PAIR_SCORES = {"cosine": cosine, "dot": dot, "euclidean": euclidean}
 METHODS = {
     "gam": gam,
     "grad_cam": grad_cam,
