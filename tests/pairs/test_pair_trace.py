@@ -120,7 +120,7 @@ def test_the_gradient_of_the_euclidean_distance_through_a_network_is_that_of_fin
 @pytest.mark.parametrize("score", ["euclidean", scores.euclidean])
 def test_a_euclidean_distance_has_no_matches(score: str | scores.PairScoreFunction) -> None:
     pair = lens().trace_pair(torch.stack([image(1, 2)]), torch.stack([image(2, 1)]), n=1)
-    with pytest.raises(GamlensError, match=r"'euclidean' is not known .* no sum over pairs of positions .*'dot'"):
+    with pytest.raises(GamlensError, match=r"'euclidean' has no matches: it is no sum over pairs of positions .*'dot'"):
         pair.matches((0.5, 0.5), score=score)
 
 
