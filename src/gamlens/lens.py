@@ -389,8 +389,8 @@ class Lens:
             x: The images of one side, as the class docstring says.
             y: The images of the other side. Image i of x is compared with image i of y. If one side is a single image,
                 it is compared with every image of the other side.
-            score: A name of PAIR_SCORES ("cosine", "dot"), or a callable from two sets of embeddings (P,D) to one
-                number per pair, (P,).
+            score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
+                (P,D) to one number per pair, (P,).
             method: A name of METHODS.
             n, fuse, views: As `classify` takes them.
 

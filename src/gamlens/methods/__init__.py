@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gamlens.errors import Registry
 from gamlens.fuse import at_least_float32, without_autocast
+from gamlens.methods.eigen_cam import eigen_cam
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
@@ -46,8 +47,10 @@ class Method:
             outweighs the positive part P. A result then warns if more than half of P is hidden in this way.
         scales_with_gradient: Whether `fn` is proportional to the gradient: c times the gradient gives c times the map,
             for every c > 0. The normalised map is then the same for any multiple of a score.
-        divides: Whether `fn` divides by sums of activations or gradients. Rounding errors are large where such a sum
-            is close to zero, and tests allow for that.
+        divides: Whether `fn` divides by a number that may be close to zero: a sum of activations or gradients, or the
+            difference of two singular values. Rounding errors are then large, and tests allow for that.
+        signed: Whether the map may have negative values if the activation has some. Maps of all other methods are
+            never negative.
         stable: Whether finite tensors always give a finite map, computed in their own precision. The literal
             Grad-CAM++ always computes in float32, and overflows.
     """
@@ -61,6 +64,7 @@ class Method:
     hides_evidence: bool = False
     scales_with_gradient: bool = False
     divides: bool = False
+    signed: bool = False
     stable: bool = True
 
     @cached_property
@@ -98,7 +102,8 @@ METHODS: dict[str, Method] = Registry(
         "layer_cam": Method(layer_cam, "block", "LayerCAM", scales_with_gradient=True),
         "hires_cam": Method(hires_cam, "block", "HiResCAM", scales_with_gradient=True),
         "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM", scales_with_gradient=True, divides=True),
-        "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False),
+        "eigen_cam": Method(eigen_cam, "block", "Eigen-CAM", needs_gradient=False, divides=True, signed=True),
+        "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False, signed=True),
         "input_gradient": Method(input_gradient, "input", "Input gradient", scales_with_gradient=True),
         "guided_backprop": Method(
             guided_backprop, "input", "Guided backprop", during=Guided, scales_with_gradient=True
