@@ -382,8 +382,8 @@ class Lens:
         Args:
             x: The images of one side, as the class docstring says.
             y: As many images for the other side; or one image on either side, which is compared with all of the other.
-            score: A name of PAIR_SCORES ("cosine", "dot"), or a callable from two sets of embeddings (P,D) to one
-                number per pair, (P,).
+            score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
+                (P,D) to one number per pair, (P,).
             method: A name of METHODS.
             n, fuse, views: As `classify` takes them.
 

@@ -250,3 +250,16 @@ def test_a_share_of_a_score_that_may_be_negative_is_left_out(
     with pytest.warns(GamlensWarning, match="ADP is left out.*'cosine' may be zero or negative"):
         runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
     assert tables.cells(results.read(tmp_path))
+
+
+def test_adp_is_left_out_of_an_evaluation_by_euclidean_distance(lens: Lens, root: Path, tmp_path: Path) -> None:
+    """The distance is stored as it is, never positive; PIC, which only compares, is measured."""
+    protocol = Protocol("objective", "euclidean", ("gam",), (1,), pairs="neighbour")
+    dataset = load("table", root / "items.csv")
+    with pytest.warns(GamlensWarning, match="ADP is left out.*'euclidean' may be zero or negative"):
+        runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
+    run = results.read(tmp_path)
+    assert {cell.metric for cell in tables.cells(run)} == {"PIC"}
+    (before,) = {tuple(columns["before_similarity"]) for columns in run.groups.values() if len(columns["item"])}
+    assert len(before) == 4
+    assert max(before) < 0

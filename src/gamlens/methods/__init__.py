@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gamlens.errors import Registry
 from gamlens.fuse import at_least_float32, without_autocast
+from gamlens.methods.eigen_cam import eigen_cam
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
@@ -46,7 +47,9 @@ class Method:
             outweigh the positive evidence. A result then warns if they do so for most of it.
         scales_with_gradient: Whether the map of c times the gradient is c times the map, for every c > 0. The
             normalised map is then the same for any multiple of a score.
-        divides: Whether `fn` divides by sums of activations or gradients. Near zero these lose digits.
+        divides: Whether `fn` divides by what may be near zero and then loses digits: sums of activations or gradients,
+            the distance of two singular values.
+        signed: Whether the map has negative values where the activation has some. Other maps never have any.
         stable: Whether finite tensors give a finite map in their own precision. The literal Grad-CAM++ works in
             float32 and overflows.
     """
@@ -60,6 +63,7 @@ class Method:
     hides_evidence: bool = False
     scales_with_gradient: bool = False
     divides: bool = False
+    signed: bool = False
     stable: bool = True
 
     @cached_property
@@ -97,7 +101,8 @@ METHODS: dict[str, Method] = Registry(
         "layer_cam": Method(layer_cam, "block", "LayerCAM", scales_with_gradient=True),
         "hires_cam": Method(hires_cam, "block", "HiResCAM", scales_with_gradient=True),
         "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM", scales_with_gradient=True, divides=True),
-        "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False),
+        "eigen_cam": Method(eigen_cam, "block", "Eigen-CAM", needs_gradient=False, divides=True, signed=True),
+        "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False, signed=True),
         "input_gradient": Method(input_gradient, "input", "Input gradient", scales_with_gradient=True),
         "guided_backprop": Method(
             guided_backprop, "input", "Guided backprop", during=Guided, scales_with_gradient=True

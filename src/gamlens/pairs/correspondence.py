@@ -90,8 +90,8 @@ def factor(
     if entry.dot_divisor is None:
         sums = ", ".join(repr(name) for name, other in scores.PAIR_SCORES.items() if other.sums_over_positions)
         raise GamlensError(
-            f"The score {scores.score_name(score)!r} is not known to be a multiple of the dot product, so it is no sum "
-            f"over pairs of positions and has no matches: use one of {sums}."
+            f"The score {scores.score_name(score)!r} has no matches: it is no sum over pairs of positions (only a "
+            f"multiple of the dot product is one): use one of {sums}."
         )
     result, most = h[0].new_ones(()), min(1000 * eps, POOLING_TOLERANCE)
     for activation, embedding in zip(h, embeddings, strict=True):
