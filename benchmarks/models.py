@@ -52,8 +52,8 @@ family of timm. The table was made with random weights by `make models`. Its col
 - *model*: a name that `Lens` and `--model` take;
 - *blocks*: the tensors that maps are made from, in the order in which they run; n counts from the last one;
 - *sizes*: the height and width of each block's activation (one number where they are equal), at an input of 96 px, or
-  of the network's own size if that is at least 299 px or if 96 is too small. The last size can be larger than the one before it where a network joins
-  several resolutions at its end (mobilenetv5);
+  of the network's own size if that is at least 299 px or if 96 is too small. The last size can be larger than the one
+  before it where a network joins several resolutions at its end (mobilenetv5);
 - *embedding*: the tensor that two images are compared by;
 - *pooling*: how the embedding is computed from the last block. `mean` and `max` are global pooling; `pool, then layers`
   means that further layers follow the pooling; `positions matter` means that the head flattens the block, so that the

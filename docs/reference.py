@@ -39,7 +39,7 @@ def sections() -> Iterable[tuple[str, str, str]]:
     """The title, the sentence below it, and the table of each section."""
     yield (
         "Methods",
-        "`--method`, `classify(method=...)`; the default is `gam`. Formulas and advice: [methods.md](methods.md).",
+        "`--method`, `classify(method=...)`; the default is `gam`. What to know before reading a map: [methods.md](methods.md).",
         _table(METHODS, ("title", "reads", "map at one block", "source"), _method),
     )
     yield (

@@ -78,12 +78,12 @@ class Session:
 class Sessions:
     """Sessions by id. If there are more than `most`, the least recently used one is closed.
 
-    `keep` are files that are never deleted, such as the example photos.
+    Uploads in `folder` are deleted when no session uses them, except for those in `keep`, such as the example photos.
     """
 
-    def __init__(self, most: int = MOST_SESSIONS, *, keep: Iterable[Path] = ()) -> None:
+    def __init__(self, most: int = MOST_SESSIONS, *, folder: Path | None = None, keep: Iterable[Path] = ()) -> None:
         self.most = most
-        self.files = UploadedFiles(keep)
+        self.files = UploadedFiles(folder, keep)
         self._open: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
 
