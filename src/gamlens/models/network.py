@@ -24,7 +24,7 @@ class Network:
         name: The name that results and errors call it by.
         weights: Where the weights come from; "random" means untrained.
         size: Height and width of its input.
-        mean, std: Per channel, subtracted from pixels of 0 to 1, and what they are divided by.
+        mean, std: One number per channel. Pixels x from 0 to 1 become (x - mean) / std.
         short: The short side that an image is resized to before the centre crop of transform="crop"; usually about
             8/7 of `size`.
         labels: The class names in the order of the class scores.
@@ -75,10 +75,10 @@ class Builder(Protocol):
                 name, already read from their file.
 
         Returns:
-            The Network. Where the user gave weights, `Network.weights` is replaced by where they came from.
+            The Network. If the user gave weights, the caller sets `Network.weights` to where they came from.
 
         Raises:
-            GamlensError: The weights cannot be had or do not fit, or a package is missing; it says what to do.
+            GamlensError: If the weights cannot be loaded or do not fit, or a package is missing; it says what to do.
         """
 
 
@@ -94,7 +94,7 @@ def family(build: FamilyBuilder, names: Iterable[str]) -> dict[str, Builder]:
 
 
 def input_channels(module: nn.Module) -> int:
-    """How many channels the images have that a model takes: those of its first convolution; 3 without one."""
+    """How many channels the input of a model has: as many as its first convolution reads; 3 without a convolution."""
     first = next((layer for layer in module.modules() if isinstance(layer, nn.Conv2d)), None)
     return first.in_channels if first is not None else 3
 

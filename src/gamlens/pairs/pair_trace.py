@@ -28,8 +28,8 @@ from gamlens.trace import Provenance, Trace
 class PairTrace:
     """What one forward of P pairs of images gave. Made by `Lens.trace_pair`.
 
-    The score is chosen when explaining. Its gradients by the blocks of both images are computed by one backward, when a
-    score is first asked for, and kept.
+    The score is chosen when the pairs are explained. The first time that a score is asked for, one backward computes
+    its gradients with respect to the blocks of both images; they are kept for later calls with the same score.
 
     Example:
         >>> pair = lens.trace_pair(photo, other)
@@ -43,6 +43,7 @@ class PairTrace:
         embeddings: The embeddings of x and y, (P,D) each, in the graph if there is one.
         provenances: The images of x and y and how they were looked at.
         views: PairTraces of the same pairs at other scales or mirrored, and whether each is mirrored.
+        released: Whether the graph is gone, so that no further score can be asked for.
     """
 
     records: tuple[ForwardRecord, ...]
@@ -57,7 +58,10 @@ class PairTrace:
     def from_records(
         cls, records: tuple[ForwardRecord, ...], provenances: tuple[Provenance, Provenance], pairs: int
     ) -> PairTrace:
-        """Split the embeddings of one forward, or take those of two, into x's and y's."""
+        """Make a PairTrace from one record that holds both sides, x before y, or from one record per side.
+
+        `pairs` is the number of pairs, P.
+        """
         x, y = records[0].required_embedding(), records[-1].required_embedding()
         if len(records) == 1:
             with outside_inference_mode(), torch.enable_grad():
@@ -83,7 +87,7 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
     ) -> PairExplanation:
-        """Make both maps of every pair. No forward is run, and a backward only when a score is asked for first.
+        """Make both maps of every pair. No forward is run; a backward is run the first time that a score is used.
 
         Args:
             method: A name of METHODS.
@@ -183,9 +187,10 @@ class PairTrace:
         score: str | scores.PairScoreFunction = "cosine",
         pair: int = 0,
     ) -> Matches:
-        """What matches a point of one image in the other: the terms of the score at the last block, see Matches.
+        """Find what in one image matches a point of the other: how much each position there adds to the score.
 
-        The network does not run again. It is an error if the embedding is not the pooled last block.
+        The network does not run again. It is an error if the embedding is not the pooled last block. Matches explains
+        the result.
 
         Args:
             point: (x, y) in original pixels of the image `side`.

@@ -38,7 +38,7 @@ class ImageTower(nn.Module):
 
     def __init__(self, dual: Any) -> None:
         super().__init__()
-        object.__setattr__(self, "dual", dual)
+        object.__setattr__(self, "dual", dual)  # not as a submodule, or the text half would be one, too
         for name, child in dual.named_children():
             if "text" not in name:
                 self.add_module(name, child)
@@ -140,7 +140,7 @@ def any_size(call: Any, config: Any, images: Tensor) -> dict[str, bool]:
 
 
 def _interpolate(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A forward pre-hook that adds that option where the images need it."""
+    """A forward pre-hook that adds the option of `any_size` to the call if the images have another size."""
     images = args[0] if args else kwargs.get("pixel_values")
     more = any_size(module.forward, module.config, images) if isinstance(images, Tensor) else {}
     return args, {**more, **kwargs}
