@@ -25,6 +25,7 @@ from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
 from gamlens.explanation import Explanation
 from gamlens.fuse import Fusion, at_least_float32
 from gamlens.lens import Lens
+from gamlens.methods import METHODS
 from gamlens.metrics import MetricInput
 
 MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
@@ -83,7 +84,9 @@ def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = Fals
 
 def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
     labels = [unit.label for unit in batch.units]
-    trace = lens.trace(batch.sides[0], labels, n=max(protocol.n), views=protocol.views, keep_graph=False)
+    trace = lens.trace(
+        batch.sides[0], labels, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views, keep_graph=False
+    )
     maps, output = _with_controls(_explained(trace.explain, protocol)), trace.output
     assert output is not None
     del trace
@@ -94,8 +97,13 @@ def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]
     return _rows(batch, 0, "", maps, inputs, protocol)
 
 
+def _traced_for(protocol: Protocol) -> str:
+    """The method that images are traced for: one that needs a gradient if any does, since its trace serves all."""
+    return next((name for name in protocol.methods if METHODS[name].needs_gradient), protocol.methods[0])
+
+
 def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
-    pair = lens.trace_pair(*batch.sides, n=max(protocol.n), views=protocol.views)
+    pair = lens.trace_pair(*batch.sides, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views)
     pair.sides(protocol.task, keep=False)
     pair.release()
     whole = {side: at_least_float32(e.detach()).cpu() for side, e in zip("xy", pair.embeddings, strict=True)}

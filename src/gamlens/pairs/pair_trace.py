@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -87,7 +88,9 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
     ) -> PairExplanation:
-        """Make both maps of every pair. No forward is run; a backward is run the first time that a score is used.
+        """Make both maps of every pair. No forward is run.
+
+        A backward is run the first time that a score is used with a method that needs a gradient.
 
         Args:
             method: A name of METHODS.
@@ -99,7 +102,7 @@ class PairTrace:
             A PairExplanation: `scores` (P,), and `x` and `y`, each with maps (P,H,W).
         """
         entry = METHODS[method]
-        x, y = self.sides(score)
+        x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
             left, right = x.explain(method, n, fuse), y.explain(method, n, fuse)
         else:
@@ -118,18 +121,23 @@ class PairTrace:
             if score not in self._sides:
                 if self.released:
                     raise GamlensError("This trace was released: trace the pair again for another score.")
-                x, y = self._backward(score, keep)
+                sides = self._scored(score, graph=self.records[0].has_graph, keep=keep)
                 self.released = not keep
                 seen = [(view.sides(score, keep=keep), mirrored) for view, mirrored in self.views]
-                self._sides[score] = (
-                    x.with_views([(sides[0], mirrored) for sides, mirrored in seen]),
-                    y.with_views([(sides[1], mirrored) for sides, mirrored in seen]),
-                )
+                self._sides[score] = _with_views(sides, seen)
             return self._sides[score]
 
-    def _backward(self, score: str | scores.PairScoreFunction, keep: bool) -> tuple[Trace, Trace]:
-        """The score of every pair, and one backward into both sides if there is a graph."""
-        entry, graph = scores.find_pair_score(score), self.records[0].has_graph
+    def _sides_without_backward(self, score: str | scores.PairScoreFunction) -> tuple[Trace, Trace]:
+        """The Traces of x and of y as `sides` gives them; without gradients, unless they are there already."""
+        with self._lock:
+            if score in self._sides:
+                return self._sides[score]
+        seen = [(view._sides_without_backward(score), mirrored) for view, mirrored in self.views]
+        return _with_views(self._scored(score, graph=False, keep=True), seen)
+
+    def _scored(self, score: str | scores.PairScoreFunction, *, graph: bool, keep: bool) -> tuple[Trace, Trace]:
+        """The score of every pair and, with `graph`, one backward into both sides."""
+        entry = scores.find_pair_score(score)
         with without_autocast(self.embeddings[0]), outside_inference_mode(), torch.set_grad_enabled(graph):
             x, y = at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1])
             value = entry.fn(x, y)
@@ -139,7 +147,7 @@ class PairTrace:
         if entry.undefined is not None:
             waiting = waiting.with_check(entry.defined(x, y), x.device)
         waiting = waiting.with_check(finite_score(value, len(self)), value.device)
-        found = backward.gradients(value, self.records, keep_graph=keep)
+        found = backward.gradients(value, self.records, keep_graph=keep) if graph else [{} for _ in self.records]
         if entry.saturated is not None and graph:
             empty = entry.saturated(value.detach(), x.detach(), y.detach())
             found = [{name: scores.without_saturated(g, empty) for name, g in part.items()} for part in found]
@@ -232,3 +240,9 @@ class PairTrace:
         for view, _ in self.views:
             view.release()
         return self
+
+
+def _with_views(sides: tuple[Trace, Trace], views: Sequence[tuple[tuple[Trace, Trace], bool]]) -> tuple[Trace, Trace]:
+    """The Traces of x and y with those of further views, each with whether it is mirrored."""
+    x, y = (trace.with_views([(own[side], mirrored) for own, mirrored in views]) for side, trace in enumerate(sides))
+    return x, y
