@@ -177,7 +177,7 @@ def test_an_id_without_a_line(top, name) -> None:
 
 def test_an_unknown_class(top) -> None:
     rewrite(top / "image_class_labels.txt", "3 1", "3 7")
-    with pytest.raises(GamlensError, match=r"id 3 in '.*image_class_labels\.txt' has the class '7', none of the 2"):
+    with pytest.raises(GamlensError, match=r"id 3 in '.*image_class_labels\.txt' has the class '7', not one of the 2"):
         cub(top)
 
 

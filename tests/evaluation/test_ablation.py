@@ -120,7 +120,7 @@ def test_a_run_folder_holds_the_mean_alone(lens, root, tmp_path):
 
 def test_only_errors_is_an_error(run):
     rows, about, _ = run
-    with pytest.raises(GamlensError, match=r"No item of .* could be measured; the first: "):
+    with pytest.raises(GamlensError, match=r"No item of .* could be measured; the first error: "):
         table([row for row in rows if row["error"]], about, PLAN)
 
 

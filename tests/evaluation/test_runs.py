@@ -331,7 +331,10 @@ def test_a_page_says_what_it_leaves_out() -> None:
 
 
 def test_a_hold_out_out_of_range_says_what_is_allowed(root: Path, tmp_path: Path) -> None:
-    for given, message in (("-1", "hold_out=-1: give 0 (nothing"), ("tenth", "--hold-out 'tenth' is no whole number")):
+    for given, message in (
+        ("-1", "hold_out=-1: give 0 (nothing"),
+        ("tenth", "--hold-out 'tenth' is neither a whole"),
+    ):
         made = command(root, tmp_path, "--out", str(tmp_path / "x"), "--hold-out", given)
         assert made.exit_code == 1
         assert message in made.stderr

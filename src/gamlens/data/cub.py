@@ -72,11 +72,11 @@ class VoteMask:
 
 @dataclass(frozen=True)
 class _Lists:
-    """What the lists say of each image id.
+    """The contents of the lists, and the folders beside them.
 
     Attributes:
         top: The folder CUB_200_2011.
-        masks: The folder segmentations; None where there is none.
+        masks: The folder segmentations; None if there is none.
         index: {class id: class index}.
         labels: {image id: (class id,)}.
         boxes: {image id: (x, y, width, height)}.
@@ -90,7 +90,7 @@ class _Lists:
 
 
 def cub(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """The images of a split, "test" (the default), "train" or "all", sorted by their path, which is their name.
+    """The images of a split: "test" (the default), "train" or "all". They are named by their path and sorted by it.
 
     `root` is the folder CUB_200_2011 or the one that holds it. Classes are in the order of classes.txt, without number
     and underscores: "Black footed Albatross". The part of a box outside of the image is cut off; a box without any part
@@ -132,7 +132,7 @@ def _masks(top: Path) -> Path | None:
 def _part(flag: str) -> str:
     """The split that a flag of train_test_split.txt means."""
     if flag not in PARTS:
-        raise ValueError("is_training_image is 0 or 1")
+        raise ValueError("is_training_image must be 0 or 1")
     return PARTS[flag]
 
 
@@ -154,7 +154,10 @@ def _sample(name: str, key: str, lists: _Lists) -> Sample:
 
 
 def _box(given: tuple[float, ...], label: int, size: tuple[int, int] | None, where: str) -> Box:
-    """The box x, y, width, height, cut to an image of `size`; where nothing is left, the error begins with `where`."""
+    """Make a Box of `given` (x, y, width, height), and cut it at the border of an image of `size` (H,W).
+
+    If no part of it lies inside the image, the error message begins with `where`.
+    """
     x, y, width, height = given
     bottom, right = size or (math.inf, math.inf)
     x0, y0, x1, y1 = max(x, 0.0), max(y, 0.0), min(x + width, right), min(y + height, bottom)

@@ -1,5 +1,6 @@
-"""Maps of items are made and measured. One forward per image serves every method, n and fusion; masked images are
-batched across all of their maps.
+"""Make the maps of items and measure them.
+
+One forward per image serves every method, n and fusion. Images that are masked by different maps share batches.
 
 Each item gives one row per method, n and fusion (and side of a pair): what the item is, the mean of its map, and the
 columns of every metric of the protocol's kind (METRICS); or an error.
@@ -28,7 +29,7 @@ from gamlens.metrics import MetricInput
 
 MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
-UNCHANGED = "ones"
+UNCHANGED = "ones"  # the control that hides nothing: image x map is the image, so it needs no forward of its own
 
 
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
@@ -40,10 +41,10 @@ def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: in
 
 @dataclass
 class Measurer:
-    """Decodes items for the model's transform, then measures them.
+    """The worker of an evaluation: decodes items with the model's transform, then measures them.
 
-    As long as nothing was `measured`, here or in an earlier run that this one continues, a batch in which every item
-    fails stops the run with its error.
+    `measured` says whether any item was measured so far, here or in an earlier run that this one continues. Until then,
+    a batch in which every item fails raises its error, because the cause is likely to affect all items.
     """
 
     lens: Lens
@@ -60,7 +61,10 @@ class Measurer:
 
 
 def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = False) -> list[ResultRow]:
-    """The rows of a batch. Where it fails, its items are tried one by one; `strict` raises if all of them fail."""
+    """Return the rows of a batch. If the batch fails, its items are tried one by one; those that fail give error rows.
+
+    With `strict` an error is raised if all of them fail.
+    """
     if not batch.units:
         return list(batch.errors)
     make = _class_rows if protocol.task == "classification" else _pair_rows
@@ -106,7 +110,10 @@ def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
 
 
 def _with_truth(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> Iterator[MetricInput]:
-    """Every map with the ground truth of its items, in the order of `maps`: the boxes or the masks of one side."""
+    """Yield one MetricInput per entry of `maps`: the maps with the boxes or masks of their items.
+
+    `place` is the side of the items whose ground truth is used: 0 for x or a single image, 1 for y.
+    """
     masks = _masks(batch, place) if "segmentation" in protocol.kinds else None
     for values in maps.values():
         if "localization" in protocol.kinds:
@@ -137,9 +144,10 @@ def _masks(batch: Ready, place: int) -> tuple[Tensor, Tensor]:
 
 
 def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol: Protocol) -> Iterator[dict[str, Any]]:
-    """For every map the confidences of the true class on the image and on image x map, as fields of a MetricInput.
+    """Yield one dict per entry of `maps`: the fields `before` and `after` of a MetricInput, and curves if asked for.
 
-    One batched pass serves all maps; maps that are the same tensor share a forward.
+    They hold the scores of the items' labels on the image and on image x map. All maps go through the model together;
+    entries that are the same tensor, such as every fusion at n = 1, share a forward.
     """
     labels = torch.tensor([unit.label for unit in batch.units])
     before = masked.confidences(output, labels, multi_label=lens.multi_label)
@@ -157,7 +165,18 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
 def _similarity_rows(
     lens: Lens, batch: Ready, sides: Mapping[str, Maps], whole: Mapping[str, Tensor], protocol: Protocol
 ) -> list[ResultRow]:
-    """The similarity of each pair, and that with one image, or both, masked by its map. `whole`: embeddings (N,D)."""
+    """Return the rows of pairs for the kind "objective": the similarity before and after images are masked.
+
+    After: the masked x with the whole y, and the whole x with the masked y; with `protocol.masked` "both", the masked x
+    with the masked y.
+
+    Args:
+        lens: The model.
+        batch: The N pairs.
+        sides: The maps of "x" and of "y".
+        whole: The embeddings (N,D) of the unmasked images "x" and "y".
+        protocol: The protocol.
+    """
     rule = scores.find_pair_score(protocol.task).fn
     asked = [key for key in sides["x"] if key[0] != UNCHANGED]
     hidden = {
@@ -182,7 +201,7 @@ def _similarity_rows(
 
 
 def _explained(explain: Callable[[str, int, Fusion], Any], protocol: Protocol) -> dict[MapKey, Any]:
-    """Every method, n and fusion of the protocol; at n = 1 all fusions are the same."""
+    """Call `explain` for every method, n and fusion of the protocol. At n = 1 all fusions share one result."""
     fusions = protocol.fusions or ("mean",)
     found: dict[MapKey, Any] = {}
     for method in protocol.methods:
@@ -203,7 +222,16 @@ def _with_controls(found: Mapping[MapKey, Explanation]) -> Maps:
 def _rows(
     batch: Ready, place: int, side: str, maps: Maps, inputs: Iterable[MetricInput], protocol: Protocol
 ) -> list[ResultRow]:
-    """One row per map and item: what the item is, followed by what was measured. `inputs` are in the order of maps."""
+    """Return one row per entry of `maps` and item: what the item is, followed by what was measured.
+
+    Args:
+        batch: The items.
+        place: The image of each item that the maps belong to: 0 for x or a single image, 1 for y.
+        side: The row's column `side`: "" for a class; "x", "y" or "both" for a pair.
+        maps: The maps.
+        inputs: One MetricInput per entry of `maps`, in the same order.
+        protocol: The protocol.
+    """
     rows: list[ResultRow] = []
     areas = _areas(batch, place, next(iter(maps.values())).shape[1:], protocol)
     for ((method, n, how), values), given in zip(maps.items(), inputs, strict=True):

@@ -3,7 +3,7 @@
 METRICS drives the evaluation: what is measured, stored, and shown in tables and reports follows from its entries
 (`Metric` in metric.py). `aggregate` makes the numbers of tables from the values of items.
 
-A value is NaN where there is nothing to measure (no positive confidence, no ground truth); such an item counts nowhere.
+A value is NaN where there is nothing to measure (no positive score, no ground truth); means leave such an item out.
 """
 
 from collections.abc import Callable
@@ -44,8 +44,12 @@ METRICS: dict[str, Metric] = Registry("metric", {
 
 @dataclass(frozen=True)
 class Similarity:
-    """An entry of SIMILARITIES: `describe` turns maps (N,H,W) into features, `compare` those of two sets into one
-    similarity per row (N,).
+    """An entry of SIMILARITIES: a measure of how alike two maps are.
+
+    Attributes:
+        describe: Computes the features of maps: (N,H,W) -> (N,...).
+        compare: Compares the features of two sets of maps row by row: (N,...), (N,...) -> (N,).
+        title: Its name in tables.
     """
 
     describe: Callable[[Tensor], Tensor]

@@ -6,7 +6,8 @@ from torch import Tensor
 from gamlens.metrics._checks import check_scores
 from gamlens.metrics.metric import MeasuredColumns, MetricInput, MetricValues, StoredColumns
 
-# The scores that a run may hold, before and after masking: those of a class, or that of a pair.
+# The columns of scores that a run may have, before and after masking. Runs of classes have logit and probability, runs
+# of pairs have similarity.
 SCORE_COLUMNS: dict[str, str] = {
     f"{when}_{name}": "float64" for name in ("logit", "probability", "similarity") for when in ("before", "after")
 }
@@ -35,7 +36,7 @@ def increase(before: Tensor, after: Tensor) -> Tensor:
 
 
 def measure_scores(given: MetricInput) -> MeasuredColumns:
-    """The scores before and after masking; those that the evaluation does not have are None."""
+    """Fill SCORE_COLUMNS with the scores before and after masking; None for a score that the evaluation lacks."""
     found = {"before": given.before, "after": given.after}
     return {column: found[when].get(name) for column in SCORE_COLUMNS for when, name in [column.split("_")]}
 
@@ -53,6 +54,9 @@ def increase_value(stored: StoredColumns) -> MetricValues:
 
 
 def _before_after(stored: StoredColumns) -> tuple[Tensor, Tensor]:
-    """The similarity of a run of pairs, otherwise the confidence that the table is made for: (N,), (N,)."""
+    """Return the scores before and after masking, (N,) each.
+
+    For a run of pairs it is the similarity; for a run of classes the one that `stored.confidence` names.
+    """
     name = "similarity" if "before_similarity" in stored.columns else stored.confidence
     return stored.columns[f"before_{name}"], stored.columns[f"after_{name}"]

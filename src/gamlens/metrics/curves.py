@@ -36,7 +36,9 @@ def auc(scores: Tensor) -> Tensor:
     the map, by the trapezoidal rule over S equally spaced points from 0 to 1: (S,N) -> (N,).
     """
     if scores.ndim != 2 or len(scores) < 2:
-        raise GamlensError(f"Curves have the shape (steps,N) with at least two steps, found {tuple(scores.shape)}.")
+        raise GamlensError(
+            f"Curves must have the shape (steps,N) with at least two steps; found {tuple(scores.shape)}."
+        )
     if not bool(scores.isfinite().all()):
         raise GamlensError("Scores must be finite, found NaN or infinity: check the output of the model.")
     return torch.trapezoid(scores, dx=1 / (len(scores) - 1), dim=0)

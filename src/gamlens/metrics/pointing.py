@@ -62,7 +62,7 @@ def pointing_mask(maps: Tensor, truth: Tensor, void: Tensor | None = None, *, to
 
 
 def measure_pointing_mask(given: MetricInput) -> MeasuredColumns:
-    """1 where the map points at the mask, else 0; NaN where the mask is empty, as it is after an object was cropped."""
+    """1 where the map points at the mask, else 0; NaN where the mask is empty because a crop cut the object off."""
     assert given.mask is not None
     assert given.void is not None
     some = (given.mask & ~given.void).flatten(1).any(dim=1)

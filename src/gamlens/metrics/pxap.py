@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gamlens.metrics._checks import check_maps, check_truths
 
-MAPS_SORTED_AT_ONCE = 32  # how many pxap sorts together, which bounds its memory
+MAPS_SORTED_AT_ONCE = 32  # how many maps `pxap` sorts at once, which bounds its memory
 
 
 def pxap(maps: Tensor, truths: Sequence[Tensor]) -> Tensor:

@@ -30,7 +30,17 @@ class ClickedPoint(NamedTuple):
 
 @dataclass(eq=False)
 class Session:
-    """The state of one visitor. Hold `lock` while reading or changing it."""
+    """The state of one visitor. Hold `lock` while reading or changing it.
+
+    Attributes:
+        model: The name of the chosen model; "" for the first model of the studio.
+        photos: The photos by slot.
+        traces: One trace per tab whose photos are complete.
+        point: The point of a pair that was clicked; None if maps are shown.
+        unused: Files that are released with the next photo or at the end.
+        files: Counts the users of all uploaded files, and is shared by all sessions.
+        lock: Protects all of these.
+    """
 
     model: str = ""
     photos: dict[Slot, Photo] = field(default_factory=dict)
