@@ -155,7 +155,8 @@ def look() -> dict[str, dict[str, bool]]:
             "docs": described(docs, SCORE, "Probe score", "One over one plus"),
         },
         "DATASETS": {
-            "help": all(DATA in helps[name] for name in ("evaluate", "ablate", "figure", "subset")),
+            "help": all(DATA in helps[name] for name in ("evaluate", "ablate", "figure", "subset"))
+            and "Probe photos" in helps["evaluate"],
             "evaluation": rows.about["data"] == DATA and DATA in table,
             "docs": described(docs, DATA, "Photos of two classes"),
         },

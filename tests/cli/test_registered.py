@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,30 +19,6 @@ from gamlens.models import Network
 from gamlens.studio.model_cache import ModelCache
 
 runner = CliRunner()
-HELP = """
-from typer.testing import CliRunner
-from gamlens import DATASETS, MODELS
-from gamlens.data import DatasetEntry, table
-MODELS["made_up_net"] = MODELS["lenet5"]
-DATASETS["made_up_data"] = DatasetEntry(table, "Made-Up 2000", ("boxes",))
-from gamlens.cli import app
-for words in (["blocks"], ["classify"], ["studio"], ["evaluate"], ["ablate"], ["figure"]):
-    text = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "400"}).stdout
-    print(*words, *(name in text for name in ("made_up_net", "made_up_data", "Made-Up 2000")))
-"""
-
-
-def test_both_are_in_the_help() -> None:
-    """Help is written when the commands are imported, so a fresh process registers both before that."""
-    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "blocks True False False",
-        "classify True False False",
-        "studio True False False",
-        "evaluate True True True",
-        "ablate True True False",
-        "figure True True True",
-    ]
 
 
 def made_up_data(root: str | Path, *, split: str | None = None, limit: int | None = None) -> Dataset:

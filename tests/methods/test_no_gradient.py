@@ -199,6 +199,7 @@ def test_half_precision(precision: str) -> None:
 
 
 @quiet
+@pytest.mark.slow
 def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One program serves both, with a graph and without, in either order."""
     monkeypatch.setattr(split, "BACKEND", "aot_eager")
