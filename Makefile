@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which halves the time to collect them
 
 .PHONY: fuzz scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
 
@@ -48,7 +49,7 @@ types: $(VENV)/.dev
 lint: style types
 
 tests: $(VENV)/.dev  ## all tests, on WORKERS processes; `.venv/bin/python -m pytest` runs them in one
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECT)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(SELECT)
 
 check: SELECT = -m "not slow"
 check test: style  ## lint, types, import contract and tests: `check` those that are quick, `test` all

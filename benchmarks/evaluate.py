@@ -110,7 +110,7 @@ def memory(options: argparse.Namespace) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="resnet50", help="of benchmarks/real.py")
+    parser.add_argument("--model", default="resnet50", help="a model of benchmarks/real.py (default resnet50)")
     parser.add_argument("--small", default="efficientnet_lite0", help="the model of the memory runs")
     parser.add_argument("--items", type=int, default=32)
     parser.add_argument("--batch", type=int, default=16)

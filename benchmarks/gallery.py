@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="images or pairs at a time (default 64)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     parser.add_argument("--least", type=float, default=50, help="fail below this ratio (default 50)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file")
     return parser.parse_args()
 
 

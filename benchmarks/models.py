@@ -46,20 +46,30 @@ it finds by itself in {tried} convolutional networks of torchvision and timm; {f
 For another network, or your own, type `gamlens blocks MODEL` or `print(gamlens.Lens(model))`. Transformers are in
 [transformers.md](transformers.md). [choosing.md](choosing.md) says what a block is and when to name blocks yourself.
 
-The table was made with random weights by `make models`. Its columns are
+The networks are all convolutional classifiers of torchvision and the three smallest networks of each convolutional
+family of timm. The table was made with random weights by `make models`. Its columns are
 
 - *model*: a name that `Lens` and `--model` take;
 - *blocks*: the tensors that maps are made from, in the order in which they run; n counts from the last one;
-- *sizes*: the size of each block's activation at the input size that was tried (one number where height and width
-  are equal);
-- *embedding*: the tensor that two images are compared by; `fc:input` is the input of the module `fc`;
+- *sizes*: the height and width of each block's activation (one number where they are equal), at an input of 96 px, or
+  of the network's own size if that is at least 299 px or if 96 is too small. The last size can be larger than the one
+  before it where a network joins several resolutions at its end (mobilenetv5);
+- *embedding*: the tensor that two images are compared by;
 - *pooling*: how the embedding is computed from the last block. `mean` and `max` are global pooling; `pool, then layers`
-  means that further layers follow the pooling; `positions matter` means that the head flattens the block. In every
-  case the embedding is a function of the last block alone."""
+  means that further layers follow the pooling; `positions matter` means that the head flattens the block, so that the
+  embedding depends on where in the image something is. With `mean`, `matches` and the fast way of `compare_many` work
+  ([performance.md](performance.md#pairs-at-scale)). It was checked that in every case the embedding depends on the
+  image through the last block alone.
+
+A plain name (`layer4`) is the output of that module, and `fc:input` the input of the module `fc`. `features:relu` is
+what the function `relu` makes of the output of `features`, where the network has no module for it; `a:cat:cat` has two
+such functions, one after the other. The ending `:nhwc` says that channels come last, and `output` is the output of the
+model."""
 LIMITATIONS = """
 ## Networks with limitations
 
-For these networks not everything above was found. The reason says what is missing; long reasons are cut off."""
+For these networks not everything above was found. The reason says what is missing. Long messages are cut off here, but
+not in the error that you get."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""Compares our results with reference figures and the paper's: ResNet-50 on 1,000 ILSVRC images and 750 pairs.
+"""Compares our results with reference numbers and the paper's: ResNet-50 on 1,000 ILSVRC images and 750 pairs.
 
 Prints IoU, ADP and PIC for classification, cosine and dot, n = 1, 2, 3, and for averaged views. It takes about 50,000
 forwards: minutes on a GPU, hours on two cores (use --limit). An independent implementation measured the reference
-figures on the same images and pairs (neighbours of a class by file name).
+numbers on the same images and pairs (neighbours of a class by file name).
 """
 
-# ruff: noqa: E501 - the reference figures are written as one line per row
+# ruff: noqa: E501 - the reference numbers are written as one line per row
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def localization(lens: Lens, options: Any) -> list[dict[str, Any]]:
 
 
 def densenet(options: Any) -> list[dict[str, Any]]:
-    """Measure DenseNet-201 on ten classes, for every table of the paper. These images have no reference figures."""
+    """Measure DenseNet-201 on ten classes, for every table of the paper. These images have no reference numbers."""
     lens = real.lens("densenet201").to(options.device)
     found = []
     for kind in ("localization", "objective"):

@@ -62,7 +62,7 @@ def watch(stop: threading.Event, peak: list[float]) -> None:
 
 
 def one(items: int, engine: str, workers: int, model: str) -> None:
-    """Do one run in this process and print its figures as JSON."""
+    """Do one run in this process and print its numbers as JSON."""
     dataset = listed(items)
     chosen = units(dataset, PROTOCOL)
     stamps: list[tuple[float, int]] = []

@@ -79,10 +79,10 @@ class Difference:
 
 
 def computed(cases: Iterator[Case], only: str, *, stop: bool) -> dict[str, Leaves]:
-    """{case: {leaf: value}} of the cases whose name matches `only`.
+    """Compute the cases whose name matches the pattern `only`: {case: {leaf: value}}.
 
-    Gamlens' warnings are counted with the results. A GamlensError is a result, too; any other error ends the run, or
-    is noted as the case's result unless `stop`.
+    The number of GamlensWarnings is part of a result. A case that raises a GamlensError has that as its result. Any
+    other exception ends the run with `stop`; otherwise it is the result of its case.
     """
     found: dict[str, Leaves] = {}
     for name, call in cases:

@@ -1,7 +1,7 @@
 """The cases of `snapshot.py`: results of gamlens through its public calls, each with a name.
 
 A case is a name and a function that gives any nest of dicts, lists, tensors, explanations and plain values. Names begin
-with the model and say how many blocks were captured at most (n=2), which is what accepted exceptions go by.
+with the model and say how many blocks were captured at most (n=2); `ACCEPTED` of snapshot.py matches these names.
 `real_cases` need the real weights and photos (see `real.py`); `random_cases` need torch and torchvision only. What
 files and commands give is in `snapshot_files.py`.
 """

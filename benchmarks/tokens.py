@@ -254,7 +254,7 @@ def fill(file: Path, name: str, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["train", "evaluate"], help="train, evaluate, overlays, table")
-    parser.add_argument("--out", type=Path, default=Path("runs/tokens"), help="folder of weights and figures")
+    parser.add_argument("--out", type=Path, default=Path("runs/tokens"), help="the folder of weights and results")
     parser.add_argument("--steps", type=int, help="training steps, in place of --seconds")
     parser.add_argument("--seconds", type=float, default=330, help="training time (default 330)")
     parser.add_argument("--batch", type=int, default=512)

@@ -20,9 +20,13 @@ from gamlens.scores import CLASS_SCORES, PAIR_SCORES
 PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference: every name
 
-This page lists every name that the command line, the studio and the Python API accept. It is made from the registries
-and docstrings of the code by `make docs`, so it is complete. Tensors: B images, C channels, h x w positions of a block,
-H x W pixels, R or N maps, P pairs, D numbers of an embedding, K classes.
+This page lists what can be chosen by name on the command line, in the studio and in Python: methods, scores, metrics,
+data sets, models, figures and commands. It is made from the code by `make docs`, so it is complete. Classes and their
+arguments are described in Python itself: `help(gamlens.Lens)`, `help(gamlens.Trace)`, `help(gamlens.Explanation)`.
+
+Letters in the shapes of tensors: B images, C channels, h x w positions of a block, H x W pixels, R or N maps (or
+items), P pairs, D numbers of an embedding, K classes, K_i boxes of item i, T thresholds, S points of a curve. In
+formulas, h is the activation of a block, g its gradient, k a channel and ij a position.
 """
 
 
@@ -35,27 +39,33 @@ def sections() -> Iterable[tuple[str, str, str]]:
     """The title, the sentence below it, and the table of each section."""
     yield (
         "Methods",
-        "`--method`, `classify(method=...)`. Formulas and advice: [methods.md](methods.md).",
+        "`--method`, `classify(method=...)`; the default is `gam`. [methods.md](methods.md) says what to know before "
+        "you read a map.",
         _table(METHODS, ("title", "reads", "map at one block", "source"), _method),
     )
     yield (
         "Similarities of pairs",
-        "`--score` and `evaluate --task`, `compare(score=...)`; or a callable on two embeddings.",
-        _table(PAIR_SCORES, ("title", "point-to-point matches", "ADP has a meaning", "formula"), _pair_score),
+        "`compare --score`, `compare(score=...)`, where the default is `cosine`, and `evaluate --task`. In Python also "
+        "a callable on two embeddings. `PairTrace.matches` shows what a point of one image matches in the other; ADP "
+        "needs a score that is above zero for images that are alike.",
+        _table(PAIR_SCORES, ("title", "works with `matches`", "works with ADP", "formula"), _pair_score),
     )
     yield (
         "Class scores",
-        "`classify --score`, `classify(score=...)`; or a callable on the model's output.",
+        "`classify --score`, `classify(score=...)`; the default is `logit`. In Python also a callable on the model's "
+        "output. `probability` is `softmax`, or `sigmoid` for a multi-label model.",
         _table(CLASS_SCORES, ("what is explained",), lambda fn: (_first(fn),)),
     )
     yield (
-        "Ways to join blocks",
-        "`--fuse`, `explain(fuse=...)`; or one weight per block.",
+        "Ways to fuse blocks",
+        "`--fuse`, `explain(fuse=...)`: how the maps of n blocks become one, pixel by pixel; the default is `mean`. In "
+        "Python also one weight per block, for a weighted mean.",
         _table(FUSIONS, (), lambda _: ()),
     )
     yield (
         "Metrics",
-        "What `gamlens evaluate KIND` measures of every map, and where it is stored.",
+        "What `gamlens evaluate KIND` measures of every map, and in which columns of the results it is stored. KIND is "
+        "`objective`, `localization` or `segmentation`.",
         _table(METRICS, ("title", "better", "kind of evaluation", "columns", "per item"), _metric),
     )
     yield (
@@ -71,7 +81,8 @@ def sections() -> Iterable[tuple[str, str, str]]:
     )
     yield (
         "Figures",
-        "`gamlens figure NAME`. Pictures: [figures.md](figures.md).",
+        "`gamlens figure NAME`. Pictures: [figures.md](figures.md). A figure takes single images, pairs of images, or "
+        "images of a data set with boxes or masks; `overview` takes one image and a pair.",
         _table(FIGURES, ("takes", "shows"), lambda figure: (figure.takes, figure.about)),
     )
     yield "Commands", "`gamlens COMMAND --help` lists the options.", _table(_commands(), ("what it does",), _described)

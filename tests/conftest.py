@@ -17,6 +17,7 @@ from gamlens import Lens, Transform
 for name in ("COLUMNS", "LINES"):  # `import readline` sets both to 80 x 24 for pytest's worker processes
     os.environ.pop(name, None)
 torch.set_num_threads(1)  # more threads do not help small tensors, and other runs may share the cores
+collect_ignore = ["registry_probe.py"]  # a program that test_registries.py runs
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

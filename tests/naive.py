@@ -99,6 +99,14 @@ def xgrad_cam(h, g):
     return weighted(h, weights)
 
 
+def eigen_cam(h):
+    """Muhammad and Yeasin: A v_1 with A = U S V^T (uv,C), and the sign for which its sum is not negative."""
+    positions = np.array([h[:, i, j] for i, j in np.ndindex(h.shape[1:])])
+    _, _, directions = np.linalg.svd(positions, full_matrices=False)
+    projection = positions @ directions[0]
+    return (-projection if projection.sum() < 0 else projection).reshape(h.shape[1:])
+
+
 def vdsn(h, other):
     """Stylianou et al.: sum_k h_k mean(h'_k), with h' the activation of the other image."""
     total = np.zeros(h.shape[1:])
@@ -136,7 +144,12 @@ def cosine(x, y):
     return dot(x, y) / (math.sqrt(dot(x, x)) * math.sqrt(dot(y, y)))
 
 
-PAIR_SCORES = {"cosine": cosine, "dot": dot}
+def euclidean(x, y):
+    """-|x - y|."""
+    return -math.sqrt(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
+
+
+PAIR_SCORES = {"cosine": cosine, "dot": dot, "euclidean": euclidean}
 METHODS = {
     "gam": gam,
     "grad_cam": grad_cam,
@@ -145,6 +158,7 @@ METHODS = {
     "layer_cam": layer_cam,
     "hires_cam": hires_cam,
     "xgrad_cam": xgrad_cam,
+    "eigen_cam": eigen_cam,
     "vdsn": vdsn,
     "input_gradient": input_gradient,
     "guided_backprop": input_gradient,

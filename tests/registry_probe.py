@@ -135,6 +135,7 @@ def look() -> dict[str, dict[str, bool]]:
             "docs": described(docs, METHOD, "Probe-CAM", "The largest activation"),
         },
         "METRICS": {
+            "help": "Probe metric" in helps["evaluate"],
             "evaluation": "probe_column" in rows.groups[METHOD, 1],
             "parquet": "probe_column" in parquet_columns(Path(out["loc"])),
             "printed": "Probe metric" in printed,
@@ -154,7 +155,8 @@ def look() -> dict[str, dict[str, bool]]:
             "docs": described(docs, SCORE, "Probe score", "One over one plus"),
         },
         "DATASETS": {
-            "help": all(DATA in helps[name] for name in ("evaluate", "ablate", "figure", "subset")),
+            "help": all(DATA in helps[name] for name in ("evaluate", "ablate", "figure", "subset"))
+            and "Probe photos" in helps["evaluate"],
             "evaluation": rows.about["data"] == DATA and DATA in table,
             "docs": described(docs, DATA, "Photos of two classes"),
         },

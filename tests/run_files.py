@@ -5,6 +5,16 @@ from typing import Any
 
 from gamlens.engine import RunFolder
 from gamlens.evaluation import results
+from gamlens.metrics import METRICS
+
+
+def titles(*kinds: str) -> dict[str, str]:
+    """{title: name} of the metrics that these kinds of evaluation measure, in the order of tables; without curves."""
+    return {
+        metric.title: name
+        for name, metric in METRICS.items()
+        if not {*kinds}.isdisjoint(metric.kinds) and metric.columns.keys().isdisjoint({"insertion", "deletion"})
+    }
 
 
 def write_run(place: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -28,6 +28,7 @@ def run(code: str) -> str:
     return result.stdout.strip()
 
 
+@pytest.mark.slow
 def test_import_loads_nothing_optional() -> None:
     """Nor does importing the studio, which loads gradio when it is started."""
     code = f"""

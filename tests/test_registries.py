@@ -96,7 +96,7 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, boo
 
 PLACES = {
     "METHODS": {"help", "classify", "compare", "search", "evaluation", "table", "report", "ablation", "studio", "docs"},
-    "METRICS": {"evaluation", "parquet", "printed", "table", "report", "ablation", "docs"},
+    "METRICS": {"help", "evaluation", "parquet", "printed", "table", "report", "ablation", "docs"},
     "PAIR_SCORES": {"help", "task", "compare", "search", "evaluation", "table", "studio", "docs"},
     "DATASETS": {"help", "evaluation", "docs"},
     "MODELS": {"help", "blocks", "evaluation", "docs"},
@@ -104,11 +104,13 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("registry", "place"), [(name, place) for name in PLACES for place in sorted(PLACES[name])])
 def test_an_entry_reaches(reached: dict[str, dict[str, bool]], registry: str, place: str) -> None:
     assert reached[registry][place]
 
 
+@pytest.mark.slow
 def test_the_probe_looks_at_every_place(reached: dict[str, dict[str, bool]]) -> None:
     assert {registry: set(places) for registry, places in reached.items()} == PLACES
 

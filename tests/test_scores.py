@@ -1,5 +1,6 @@
-"""Logit, probability, dot, cosine."""
+"""Logit, probability, dot, cosine, Euclidean."""
 
+import itertools
 import math
 
 import naive
@@ -35,12 +36,14 @@ def test_pair_scores_by_hand():
     # 3*4 + 4*3 and 1*2 - 2*1; lengths 5 and 5
     close(scores.dot(X, Y), [24.0, 0.0])
     close(scores.cosine(X, Y), [0.96, 0.0])
+    # differences (-1, 1) and (-1, -3)
+    close(scores.euclidean(X, Y), [-math.sqrt(2), -math.sqrt(10)])
 
 
 def test_pair_scores_are_symmetric_and_the_cosine_knows_no_length():
     torch.manual_seed(0)
     x, y = torch.randn(2, 4, 7, dtype=torch.float64)
-    for fn in (scores.dot, scores.cosine):
+    for fn in (scores.dot, scores.cosine, scores.euclidean):
         torch.testing.assert_close(fn(x, y), fn(y, x), rtol=1e-14, atol=0)
     torch.testing.assert_close(scores.cosine(3 * x, 0.01 * y), scores.cosine(x, y), rtol=1e-13, atol=0)
     close(scores.cosine(x, 2 * x), [1.0] * 4)
@@ -67,6 +70,44 @@ def test_cosine_gradient_by_hand():
     (found,) = torch.autograd.grad(scores.cosine(x, Y[:1]).sum(), x)
     # (4, 3)/25 - 0.96*(3, 4)/25 = (1.12, -0.84)/25
     close(found, [[0.0448, -0.0336]])
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_euclidean_gradient_is_that_of_finite_differences(side):
+    """It also points from the own embedding to the other one, with length 1."""
+    pair = [embedding.requires_grad_() for embedding in embeddings()]
+    (found,) = torch.autograd.grad(scores.euclidean(*pair).sum(), pair[side])
+    pair = [embedding.detach() for embedding in pair]
+    step = 1e-6
+    for row, column in itertools.product(range(4), range(7)):
+        moved = []
+        for sign in (1, -1):
+            other = [embedding.clone() for embedding in pair]
+            other[side][row, column] += sign * step
+            moved.append(float(scores.euclidean(*other)[row]))
+        assert float(found[row, column]) == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-8)
+    towards = pair[1 - side] - pair[side]
+    torch.testing.assert_close(found, towards / towards.square().sum(dim=1, keepdim=True).sqrt(), rtol=0, atol=1e-14)
+
+
+def test_the_euclidean_distance_of_the_same_embedding_is_zero_without_nan():
+    x, y = (embedding.clone().requires_grad_() for embedding in (X, torch.stack([X[0], Y[1]])))
+    value = scores.euclidean(x, y)
+    assert not value[0].signbit()
+    close(value.detach(), [0.0, -math.sqrt(10)])
+    towards = torch.tensor([[0.0, 0.0], [1.0, 3.0]], dtype=torch.float64) / math.sqrt(10)
+    for found, expected in zip(torch.autograd.grad(value.sum(), (x, y)), (towards, -towards), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_euclidean_distance_in_half_precision(dtype):
+    x, y = X.to(dtype), Y.to(dtype)
+    found = scores.euclidean(x, y)
+    assert found.dtype == dtype
+    expected = torch.tensor([-math.sqrt(2), -math.sqrt(10)], dtype=dtype)
+    torch.testing.assert_close(found, expected, rtol=2 * torch.finfo(dtype).eps, atol=0)
+    assert scores.euclidean(x, x).tolist() == [0, 0]
 
 
 def test_an_embedding_of_zeros_has_no_cosine():
@@ -98,7 +139,9 @@ def test_class_scores_by_name(name, multi_label, expected):
     assert scores.find_class_score(name, multi_label=multi_label) is expected
 
 
-@pytest.mark.parametrize(("name", "expected"), [("dot", scores.dot), ("cosine", scores.cosine)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("dot", scores.dot), ("cosine", scores.cosine), ("euclidean", scores.euclidean)]
+)
 def test_a_pair_score_by_its_name_or_by_its_function_is_one_record(name, expected):
     entry = PAIR_SCORES[name]
     assert entry.fn is expected
@@ -210,6 +253,32 @@ def test_a_cosine_of_one_or_minus_one_is_saturated(dtype):
     found = PAIR_SCORES["cosine"].saturated_pairs(values, x, x)
     assert found.tolist() == [True, True, False, True, True, True, False, False]
     assert not PAIR_SCORES["dot"].saturated_pairs(values, x, x).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1e-6, 1.0, 1e6])
+def test_a_euclidean_distance_is_zero_relative_to_the_lengths(dtype, length):
+    """Up to sqrt(32 eps) of the longer embedding; two embeddings of zeros are the same, one of zeros is not."""
+    limit = math.sqrt(32 * torch.finfo(dtype).eps)
+    aside = torch.tensor([0, 0.5, 0.99, 1.01, 2], dtype=torch.float64) * limit
+    x = torch.tensor([[0.0, 1.0]] * 5 + [[0.0, 0.0]] * 2, dtype=torch.float64)
+    y = torch.cat([torch.stack([aside, torch.ones(5)], dim=1), torch.tensor([[0.0, 0.0], [0.0, 1.0]])])
+    x, y = (length * x).to(dtype), (length * y).to(dtype)
+    entry = PAIR_SCORES["euclidean"]
+    for own, other in ((x, y), (y, x)):
+        found = entry.saturated_pairs(entry.fn(own, other), own, other)
+        assert found.tolist() == [True, True, True, False, False, True, False]
+
+
+def test_the_euclidean_distance_is_no_share_and_no_sum_over_positions():
+    entry = PAIR_SCORES["euclidean"]
+    assert entry.title == "Euclidean"
+    assert not entry.positive
+    assert not entry.sums_over_positions
+    assert entry.saturated_message(torch.tensor([False, True])) == (
+        "Pair 1: both embeddings are the same up to rounding, so the Euclidean distance is zero and has no gradient; "
+        "the maps are empty. Use score='dot' to see what the images share."
+    )
 
 
 def test_gradients_of_saturated_scores_are_zero_on_both_sides():

@@ -62,21 +62,21 @@ class Lens:
     Args:
         model_or_name: An nn.Module, or a name: one of MODELS, any classifier of torchvision, "timm/NAME" or "hf/ID".
         weights: A .safetensors or .pth file, a state dict, or "random"; by default a named model's pretrained weights.
-            They are loaded into a module that you give, too.
-        blocks: Names of the blocks to read: modules ("layer4"), or a function that the model calls on a module's
-            output ("features:relu": relu after the module features). By default those that a model of MODELS declares,
-            or else those that are found automatically. `n` counts from the last of them.
-            `lens.blocks`, or `gamlens blocks MODEL`, shows them.
-        embedding: The layer whose output pairs are compared by: a module ("fc1"), what a module reads ("fc:input"), or
-            "output". By default what the classifier reads.
+            If `model_or_name` is an nn.Module, they are loaded into it.
+        blocks: Names of the blocks to read, in the order they run: a module ("layer4"), or a function that the network
+            applies to the output of a module ("features:relu"). By default those that the named network declares, or
+            else those that are found. `lens.blocks`, or `gamlens blocks MODEL`, shows them.
+        embedding: Where the embedding is read, the vector by which two images are compared: the output of a module
+            ("fc1"), its input ("fc:input"), or what the model returns ("output"). By default the classifier's input.
         output: Where the class scores are in what the model returns: a key or attribute, an index, or a callable.
         transform: How an image becomes the input: "squash" (resize to the input size, the default), "crop" (resize the
             short side, then crop the centre), a Transform, or a callable from a PIL image to a tensor (C,H,W).
         labels: Class names, one per class, in the order of the class scores.
         device: Where the model is moved, such as "cuda". By default it stays where it is.
         precision: "fp32", or "bf16" or "fp16" for autocast.
-        compile: Whether the network is compiled: the first call is slow, later ones are faster. Weights may change
-            afterwards; other settings of layers (eps, stride) may not, since they are compiled in.
+        compile: Whether the network is compiled: the first call is slow, later ones are faster. If weights change
+            later, results change with them. Settings of layers that are plain numbers (eps, stride) are read only
+            once, when the network is compiled.
         multi_label: Whether probabilities are sigmoids, one per class, rather than a softmax over the classes.
         text: For a dual encoder: a function from captions to embeddings (T,D).
 
@@ -128,6 +128,7 @@ class Lens:
         self.transform = _transform(transform, network)
         self.text = text or network.text
         if embedding is None:
+            # A model that is compared with text returns an embedding, not class scores.
             embedding = network.embedding or (OUTPUT if self.text is not None else None)
         self._hooked = HookedModel(
             network.module,
@@ -166,7 +167,7 @@ class Lens:
 
     @property
     def embedding(self) -> str:
-        """The name of the layer whose output pairs are compared by."""
+        """Where the embedding is read, the vector by which two images are compared: "fc:input", for example."""
         return self._hooked.embedding.name
 
     @property
@@ -266,14 +267,14 @@ class Lens:
             images: The images, as the class docstring says.
             target: As `classify` takes it.
             n: How many blocks are captured, counted from the last; None captures every block.
-            method: Leave it out for methods that read blocks (gam, grad_cam, layer_cam, ...): one trace serves all of
-                them. For input_gradient or guided_backprop name it here: the pixels are then captured in place of
-                blocks. For a method without gradients (vdsn) no backward runs, and the trace serves only such methods.
+            method: The method that the trace is for. The default serves every method of kind "block". For a method of
+                kind "input", the pixels are captured in place of blocks. For a method that needs no gradient, no
+                backward is run, and the trace can then explain only by methods that need none.
             score: As `classify` takes it.
-            views: Further views of each image, whose maps are averaged with that of the image itself: scales of the
-                input size, and "flip" for mirrored copies of all scales. ("flip", 1.43, 2.0) makes six views: scales
-                1, 1.43 and 2.0, each also mirrored.
-            keep_graph: Whether to keep the autograd graph, which `Trace.retarget` needs and which takes memory.
+            views: Further views of each image; the maps of all views are averaged. A number scales the input size, and
+                "flip" adds a mirrored copy at every scale. So ("flip", 1.43, 2.0) makes six views: the plain one, two
+                larger ones, and the mirrored copies of these three.
+            keep_graph: Whether the graph is kept in memory, which `Trace.retarget` needs.
 
         Returns:
             A Trace: activations {block: (B,C,h,w)}, gradients {block: (R,C,h,w)}, scores (R,), and `explain`.
@@ -307,7 +308,10 @@ class Lens:
         provenance: Provenance,
         keep_graph: bool,
     ) -> Trace:
-        """The Trace of class scores of `count` images, or of a callable score; the model is held meanwhile."""
+        """Make the Trace of `count` images from their forward: of class scores by name, or of a callable score.
+
+        The caller holds the model (`ModelGuard.hold`), because the backward runs in here.
+        """
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label)
             with torch.set_grad_enabled(record.has_graph):
@@ -388,9 +392,10 @@ class Lens:
 
         Args:
             x: The images of one side, as the class docstring says.
-            y: As many images for the other side; or one image on either side, which is compared with all of the other.
-            score: "cosine" or "dot" (PAIR_SCORES), or a callable from two tensors of embeddings (P,D) to one number
-                per pair, (P,).
+            y: The images of the other side. Image i of x is compared with image i of y. If one side is a single image,
+                it is compared with every image of the other side.
+            score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
+                (P,D) to one number per pair, (P,).
             method: A name of METHODS.
             n, fuse, views: As `classify` takes them.
 
@@ -428,7 +433,7 @@ class Lens:
         if sides[0].views != sides[1].views:
             raise GamlensError("x and y were prepared with different views: prepare both with the same.")
         if counts[0] != counts[1] and 1 not in counts:
-            raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many, or 1 against N.")
+            raise GamlensError(f"x holds {counts[0]} images and y {counts[1]}: give as many of both, or 1 against N.")
         pairs = max(counts)
         provenances = (
             self._provenance(sides[0]).repeated(pairs),
@@ -566,8 +571,9 @@ class Lens:
             method: A name of METHODS.
             n: How many blocks the maps are made of. A Gallery holds one; for more, its images are run again.
             fuse: As `classify` takes it.
-            top: Only the images of `gallery` that are most similar to each query, this many per query.
-            pairs: Only these pairs (number of the query, number of the image). By default all pairs.
+            top: If given, each query is paired only with the `top` images of `gallery` that are most similar to it.
+            pairs: If given, only these pairs are explained: (number of the query, number of the image in `gallery`).
+                Without `top` and `pairs`, all pairs are.
             batch_size: Pairs or images that are worked on together.
 
         Returns:
@@ -596,9 +602,9 @@ class Lens:
         return normalise_on(images, self.device) if images.pending_transform is not None else images
 
     def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
-        """Run one forward and return its record: the output, the last n blocks and, if wanted, the embeddings.
+        """Run one forward of the plain view and keep the last n blocks, the embedding and the model's output.
 
-        With n > 0 the record holds the autograd graph, so that gradients can be computed; with n = 0 it does not.
+        With n = 0 no block is kept and autograd records nothing; otherwise the kept tensors are part of a graph.
 
         Args:
             images: The images, as the class docstring says.
@@ -623,7 +629,7 @@ class Lens:
         return self.forward(images, embedding=True).required_embedding().detach()
 
     def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
-        """What results carry along: the images, and by what they were explained."""
+        """What results carry along: the images, and how the maps were made (`self.about` with `asked` added to it)."""
         about = {**self.about, **asked}
         if inputs.views != PLAIN_VIEW:
             about["views"] = {"scales": list(inputs.views.scales), "mirrored": inputs.views.mirrored}

@@ -1,5 +1,6 @@
 """The number that is explained: a class's logit or probability, or the similarity of two embeddings."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,18 +19,19 @@ OutputScore = Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class PairScore:
-    """A similarity of two embeddings, and what others must know about it. P pairs have embeddings x and y (P,D).
+    """An entry of PAIR_SCORES: a similarity of embeddings x and y, (P,D) each for P pairs, and its properties.
 
     Attributes:
         fn: x, y -> the scores (P,). The higher the score, the more alike the images.
         title: Its name in menus.
-        positive: Whether images that are alike have a score above zero, so that a share of it (ADP) has a meaning.
+        positive: Whether images that are alike have a score above zero. Only then can a metric such as ADP say which
+            share of the score is lost.
         dot_divisor: For a score <x, y> / d(x, y), a multiple of the dot product: x, y -> d (P,). If the embeddings are
             averages over positions, such a score is a sum over pairs of positions, one of each image. None for a score
             of any other form.
-        saturated: scores (P,), x, y -> which pairs (P,) are where the score has no gradient. What a backward computes
-            there is rounding, which a normalised map would show as if it meant something. None if there are no such
-            pairs.
+        saturated: scores (P,), x, y -> for which pairs the gradient of the score is zero or does not exist, (P,) of
+            bool. A backward would give rounding errors there, and a normalised map would show them as if they meant
+            something. None if this cannot happen.
         saturated_because: Why these pairs have no gradient, in words: "both embeddings are ..., so ...".
         undefined: embeddings (P,D) -> which of them (P,) the score has no value for. None if it always has a value.
         undefined_because: Why such an embedding has no score, in words: "is ..., so ...".
@@ -71,7 +73,13 @@ class PairScore:
         return Check(torch.cat(masks).any, partial(self._say_undefined, masks))
 
     def require_defined(self, embeddings: Tensor, side: str, numbers: Sequence[int] | Tensor) -> None:
-        """An error if one of the embeddings (N,D) has no score. It names the image by side and number (N,)."""
+        """Raise an error if the score has no value for one of the embeddings (N,D).
+
+        Args:
+            embeddings: The embeddings, (N,D).
+            side: The name of the argument that the images came from, such as "x", for the error.
+            numbers: The number of each image in that argument, (N,), for the error.
+        """
         if self.undefined is not None and bool((mask := self.undefined(embeddings)).any()):
             raise GamlensError(self._undefined_message(f"{side}[{int(numbers[int(mask.nonzero()[0, 0])])}]"))
 
@@ -105,11 +113,25 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def cosine(x: Tensor, y: Tensor) -> Tensor:
-    """The cosine of two embeddings: (P,D), (P,D) -> (P,). On the CPU an embedding of length zero is an error."""
+    """The cosine of two embeddings: (P,D), (P,D) -> (P,).
+
+    An embedding of length zero has no cosine. On the CPU it is an error; on other devices the cosine is NaN, so that
+    nothing waits for the device, and a PairTrace reports it later.
+    """
     lengths = _product_of_lengths(x, y)
     if lengths.device.type == HOST and not bool(lengths.all()):
         Checks().with_check(PAIR_SCORES["cosine"].defined(x, y), lengths.device)
     return dot(x, y) / lengths
+
+
+def euclidean(x: Tensor, y: Tensor) -> Tensor:
+    """The negative Euclidean distance of two embeddings, -|x - y|: (P,D), (P,D) -> (P,).
+
+    It is never positive. Its gradient with respect to x is (y - x) / |x - y|, a vector of length 1. Where x = y there
+    is none, and the backward of vector_norm gives zeros (that of a square root would give NaN).
+    """
+    distance: Tensor = torch.linalg.vector_norm(x - y, dim=1)
+    return 0 - distance  # not -distance, which prints a distance of zero as -0.0
 
 
 def _product_of_lengths(x: Tensor, y: Tensor) -> Tensor:
@@ -123,12 +145,24 @@ def _no_length(embeddings: Tensor) -> Tensor:
 
 
 def _cosine_at_its_limits(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Which cosines are 1 or -1, up to rounding.
+    """Which cosines are 1 or -1, up to rounding: (P,) of bool.
 
-    There f_y / |f_y| = s f_x / |f_x| with s = 1 or -1, and Eq. 5 of the GAM paper, the gradient of s by f_x,
-    f_y / (|f_x| |f_y|) - s f_x / |f_x|^2, is zero.
+    By Eq. 5 of the GAM paper, the gradient of the cosine s with respect to the embedding f_x is
+    f_y / (|f_x| |f_y|) - s f_x / |f_x|^2. If s is 1 or -1, then f_y / |f_y| = s f_x / |f_x|, and the gradient is zero.
     """
     return values.abs() >= 1 - 16 * torch.finfo(values.dtype).eps
+
+
+def _same_embeddings(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Which Euclidean distances are zero, up to rounding: |x - y| <= sqrt(32 eps) max(|x|, |y|).
+
+    For embeddings of the same length |x - y|^2 = 2 |x|^2 (1 - cosine), so this is the limit of the cosine, 1 - 16 eps.
+    In float32 it is 0.2 % of the length. The same photo in two batches differs by up to 4e-6 of the length in float32,
+    and by 1e-3 and more where convolutions run in TF32, PyTorch's default on a GPU. The gradient has length 1 however
+    small the distance is, so the map of that rounding would look like any other.
+    """
+    lengths: list[Tensor] = [torch.linalg.vector_norm(side, dim=1) for side in (x, y)]
+    return values.abs() <= math.sqrt(32 * torch.finfo(values.dtype).eps) * torch.maximum(*lengths)
 
 
 def _one(x: Tensor, y: Tensor) -> Tensor:
@@ -156,6 +190,14 @@ PAIR_SCORES: dict[str, PairScore] = Registry(
             instead="dot",
         ),
         "dot": PairScore(dot, "Dot", positive=True, dot_divisor=_one),
+        "euclidean": PairScore(
+            euclidean,
+            "Euclidean",
+            saturated=_same_embeddings,
+            saturated_because="both embeddings are the same up to rounding, so the Euclidean distance is zero and has "
+            "no gradient",
+            instead="dot",
+        ),
     },
     hint=" In Python a function may be given, too.",
 )
@@ -167,9 +209,10 @@ def find_class_score(name: str, *, multi_label: bool = False) -> ClassScore:
 
 
 def find_pair_score(score: str | PairScoreFunction) -> PairScore:
-    """The record of a pair score: by name, by the function of an entry of PAIR_SCORES, or of the user's own function.
+    """The PairScore of a name in PAIR_SCORES, or of a function.
 
-    Nothing is known about the user's own function.
+    If the function belongs to an entry of PAIR_SCORES, that entry is returned. The user's own function gets a
+    PairScore with default properties, since nothing is known about it.
     """
     if isinstance(score, str):
         return PAIR_SCORES[score]
@@ -187,11 +230,14 @@ def score_name(score: str | Callable[..., Tensor]) -> str:
 
 
 def without_saturated(gradient: Tensor, mask: Tensor) -> Tensor:
-    """Gradients (kP, ...) of P scores, zero where the mask (P,) is set. k = 2 where both images are in one batch."""
+    """Set the gradients of the scores in `mask` (P,) to zero.
+
+    `gradient` is (P,...), or (2P,...) if one batch holds both images of each pair, x before y.
+    """
     rows = mask.repeat(len(gradient) // len(mask))
     return torch.where(rows.view(-1, *[1] * (gradient.ndim - 1)), 0, gradient)
 
 
 def probabilities(outputs: Tensor, *, multi_label: bool = False) -> Tensor:
-    """(B,K) -> (B,K) in float32, for people to read."""
+    """The probabilities that are shown to users: class scores (B,K) -> (B,K) in float32."""
     return sigmoid(outputs.float()) if multi_label else torch.softmax(outputs.float(), dim=1)

@@ -136,7 +136,7 @@ def target_gradients(
         scores = values.detach()[images, classes]
         place = (indices_on(wanted.turns, values.device), images)
         vectors = torch.zeros(max(wanted.turns) + 1, *values.shape, dtype=values.dtype, device=values.device)
-        vectors[(*place, classes)] = 1
+        vectors[(*place, classes)] = 1  # vectors[turn, image] is one-hot: it selects the score of one class
     several = backward.batched_gradients(values, vectors, record, keep_graph=keep_graph)
     return scores, {name: gradient[place] for name, gradient in several.items()}
 

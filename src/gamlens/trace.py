@@ -27,7 +27,7 @@ from gamlens.methods import METHODS, Method, Reads
 from gamlens.methods import names as methods_of
 from gamlens.targets import ResolvedTargets
 
-HIDDEN_SHARE = 0.5
+HIDDEN_SHARE = 0.5  # a result warns if more than this share of the positive evidence is hidden
 
 
 class Sums(NamedTuple):
@@ -39,9 +39,14 @@ class Sums(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Eq. 4 at a block, (R,h,w) each: Grad-CAM's positive and negative part, and the pixels it hides, |N| >= P.
+    """What Grad-CAM adds up at each position of a block, split by sign (Eq. 4 of the GAM paper).
 
-    Where h >= 0, as after a ReLU, Grad-CAM is zero on exactly the hidden pixels.
+    Where h >= 0, as after a ReLU, Grad-CAM is zero at exactly the hidden positions.
+
+    Attributes:
+        positive: P, the sum over channels of positive weight, (R,h,w).
+        negative: N, the sum over channels of negative weight, (R,h,w).
+        hidden: Whether |N| >= P, (R,h,w) of bool.
     """
 
     positive: Tensor
@@ -50,7 +55,7 @@ class Evidence(NamedTuple):
 
     @property
     def hidden_share(self) -> Tensor:
-        """How much of the positive evidence lies on hidden pixels: (R,) in [0,1]."""
+        """Which share of the positive evidence lies at hidden positions: (R,) in [0,1]."""
         positive = self.positive.clamp(min=0)
         return (positive * self.hidden).sum(dim=(1, 2)) / positive.sum(dim=(1, 2)).clamp(min=1e-30)
 
@@ -92,7 +97,7 @@ class Provenance:
         return replace(self, about={**self.about, "score": score})
 
     def repeated(self, times: int) -> Provenance:
-        """One image of many pairs, once for each pair; several images stay as they are."""
+        """If this is one image, which is compared with `times` others, list it once per pair; otherwise return self."""
         if len(self.pictures) != 1:
             return self
         return replace(self, pictures=tuple(self.pictures) * times, frames=self.frames * times)
@@ -162,14 +167,14 @@ class Trace:
         output: Tensor,
         keep_graph: bool = True,
     ) -> Trace:
-        """Choose classes, and run one backward for them if the record has a graph.
+        """Resolve which classes are explained, and run one backward for them if the record has a graph.
 
         Args:
             record: The forward.
             values: The scores of all classes, (B,K), in the record's graph if it has one.
             target: Which classes, as `Lens.trace` takes it.
             provenance: The images and how they were looked at.
-            output: The model's class scores (B,K), for the top class.
+            output: The model's class scores (B,K), by which the top class of an image is found.
             keep_graph: Whether other classes may be asked for later.
         """
         wanted = targets.resolve(target, output, provenance.labels, provenance.aliases)
@@ -270,15 +275,15 @@ class Trace:
             block: A name of `blocks`; by default the last.
 
         Returns:
-            (R,h,w). Most methods multiply activations by gradients, which gives units of the score, so that rows can be
-            compared with each other.
+            (R,h,w). Most methods multiply activations by gradients, so the values are in units of the score, and rows
+            can be compared with each other.
         """
         with torch.no_grad(), without_autocast(self.scores):
             (inputs,) = self._inputs(method, [block or self.blocks[-1]])
             return METHODS[method].fn(*map(at_least_float32, inputs))
 
     def _inputs(self, method: str, names: Sequence[str]) -> list[tuple[Tensor, ...]]:
-        """What the method's function is given at each of these blocks, one row per map."""
+        """For each of these blocks, the tensors that the method's function takes, with R rows each."""
         entry = METHODS[method]
         if entry.kind == "pair":
             raise GamlensError(
@@ -312,7 +317,12 @@ class Trace:
         return tuple(map(rows.__getitem__, reads))
 
     def _activation_and_gradient(self, block: str | None, what: str) -> Iterator[Tensor]:
-        """Both of a block, the last by default, (R,C,h,w) in float32 or wider; `what` they are for, for the error."""
+        """Activation and gradient of a block, (R,C,h,w) each, in float32 or float64.
+
+        Args:
+            block: A name of `blocks`; None for the last.
+            what: What they are needed for, for the error if there are no gradients.
+        """
         if not self.gradients:
             raise _no_gradients(what)
         return map(at_least_float32, self._rows_at(block or self.blocks[-1], ("activation", "gradient")))
@@ -331,6 +341,7 @@ class Trace:
                 seen.append(fuse.min_max(fuse.resize(raw.flip(2) if mirrored else raw, size)))
             blocks.append(torch.stack([maps for maps, _ in seen]).mean(dim=0))
             flat = torch.stack([bad for _, bad in seen]).all(dim=0)
+            # Averages have no span of their own: 0 stands for a good map, infinity for a flat one (see BlockMaps).
             spans.append(torch.zeros_like(flat, dtype=torch.float32).masked_fill(flat, math.inf))
         return BlockMaps(torch.stack(blocks), fuse.fuse(blocks, how), torch.stack(spans))
 
@@ -408,7 +419,15 @@ class Trace:
         return self.rank(k)()
 
     def rank(self, k: int = 5, pool: Executor | None = None) -> Callable[[], list[list[Guess]]]:
-        """Start to rank the classes; returns a function that waits, in a thread of `pool` if given, and gives `top`."""
+        """Start to rank the classes without waiting for the device.
+
+        Args:
+            k: How many classes per image.
+            pool: If given, one of its threads waits for the device.
+
+        Returns:
+            A function that waits for the values and returns what `top` returns.
+        """
         if self.output is None:
             raise GamlensError("There are no classes to rank: the score of this trace is not a class score.")
         output = self.output.detach().float()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from gamlens import METHODS, Explanation, PairExplanation
-from gamlens.cli import app
+from gamlens.cli import app, show
 from gamlens.data.photos import path
 from gamlens.report.image_files import find_images
 
@@ -125,6 +127,19 @@ def test_help_has_an_example(command: str) -> None:
     result = runner.invoke(app, [command, "--help"])
     assert result.exit_code == 0
     assert f"gamlens {command}" in result.stdout.split("Example:")[1]
+
+
+def test_the_studio_takes_the_weights_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """lenet5 has no weights of its own; one file or "random" per model, or none at all."""
+    offered: dict[str, Any] = {}
+    running = SimpleNamespace(url="http://here", wait=lambda: None)
+    monkeypatch.setattr(show, "launch", lambda models, **_: offered.update(models) or running)
+    result = runner.invoke(app, ["studio", "--model", "lenet5", "--weights", "random"])
+    assert result.exit_code == 0, result.output
+    assert offered["lenet5"].weights == "random"
+    result = runner.invoke(app, ["studio", "--model", "lenet5", "--model", "resnet50", "--weights", "random"])
+    assert result.exit_code == 1
+    assert "Give --weights once per --model: there are 2 and 1." in result.output
 
 
 def test_method_choices_come_from_the_registry() -> None:

@@ -169,7 +169,7 @@ def test_a_bad_query_does_not_stop_the_others(gallery: Path, photos: Path, query
         (["--in", "{photos}/*.tif", "-n", "9"], "n from 1 to 4"),
         (["--in", "{gallery}", "--save-gallery", "new.npz"], "a folder to search"),
         (["--in", "{photos}", "--save-gallery", "new.np"], "name a .npz file"),
-        (["--in", "{query}"], "--with-self keeps it"),
+        (["--in", "{query}"], "or give --with-self"),
     ],
 )
 def test_errors_are_one_line(photos, gallery, query, tmp_path, arguments: list[str], message: str) -> None:

@@ -90,7 +90,7 @@ def test_parts_without_a_description_and_broken_ones(tmp_path: Path) -> None:
     with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
         list(run_local(JOB, ITEMS, folder))
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(GamlensError, match="is no JSON"), RunFolder(tmp_path, ABOUT, suffix=".json"):
+    with pytest.raises(GamlensError, match="is not JSON"), RunFolder(tmp_path, ABOUT, suffix=".json"):
         pass
     (tmp_path / "run.json").unlink()
     with pytest.raises(GamlensError, match="has parts of a run"), RunFolder(tmp_path, ABOUT, suffix=".json"):

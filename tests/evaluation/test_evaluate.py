@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from run_files import write_run
+from run_files import titles, write_run
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform, metrics
 from gamlens.cli import app
-from gamlens.data import Dataset, Sample, hold_out, load, neighbour_pairs, small
+from gamlens.data import Box, Dataset, Sample, hold_out, load, neighbour_pairs, small
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.paper_numbers import paper_of
@@ -142,7 +142,7 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     header, lines = tables.rows_of(found)
     assert header[:10] == ("task", "data", "model", "metric", "items", "errors", "GAM n=1", "GAM n=2", "Impr.", "paper")
     assert header[-3:] == ("blank", "ones", "centre")
-    assert [line[3] for line in lines] == ["IoU", "MaxBoxAcc", "Pointing"]
+    assert [line[3] for line in lines] == list(titles("localization"))
     cell = next(cell for cell in found if (cell.metric, cell.method, cell.n) == ("IoU", "gam", 1))
     rows = [row for row in run.rows if row["method"] == "gam" and row["n"] == 1]
     grid = torch.tensor([row["iou"] for row in rows], dtype=torch.float64)
@@ -199,7 +199,7 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     )
     assert "Views are 'flip' and scales" in odd.stderr
     unmasked = CliRunner().invoke(app, ["evaluate", "segmentation", *data, *model, "-o", str(tmp_path / "x")])
-    assert "has no mask. Segmentation needs data with masks (--data voc, coco)" in unmasked.stderr
+    assert "has the ground truth that segmentation needs" in unmasked.stderr
     assert not (tmp_path / "x").exists()
     folder = CliRunner().invoke(app, ["subset", "pairs", *data, "-o", str(tmp_path / "tables")])
     assert "it is a folder. Give the name of a file" in folder.stderr
@@ -230,11 +230,20 @@ def test_hold_out_is_of_the_whole_set_and_of_single_maps(root: Path, tmp_path: P
 
 def test_an_item_without_its_annotation_is_an_error_row(lens: Lens, root: Path) -> None:
     image = str(root / "01.png")
-    dataset = Dataset("mine", str(root), ("ant", "bee"), (Sample("01.png", image, (1,)),))
+    bare, boxed = Sample("01.png", image, (1,)), Sample("02.png", image, (1,), (Box(1, 8, 8, 40, 40),))
+    dataset = Dataset("mine", str(root), ("ant", "bee"), (bare, boxed))
     (rows,) = evaluate(lens, units(dataset, Protocol()), Protocol())
-    assert [row["error"] for row in rows] == ["01.png has no ground-truth box of class 1."]
-    (rows,) = evaluate(lens, units(dataset, Protocol("segmentation")), Protocol("segmentation"))
-    assert [row["error"] for row in rows] == ["01.png has no mask."]
+    assert [row["error"] for row in rows if row["error"]] == ["01.png has no ground-truth box of class 1."]
+    assert {row["item"] for row in rows if not row["error"]} == {"02.png"}
+
+
+def test_data_of_which_no_item_has_its_annotation_is_an_error_at_once(root: Path) -> None:
+    dataset = Dataset("mine", str(root), ("ant", "bee"), (Sample("01.png", str(root / "01.png"), (1,)),))
+    for kind, lacks in (("localization", "box of class 1"), ("segmentation", "mask")):
+        with pytest.raises(
+            GamlensError, match=rf"ground truth that {kind} needs: 01\.png has no .*{lacks}\. Is a part"
+        ):
+            units(dataset, Protocol(kind))
 
 
 def test_insertion_and_deletion(lens: Lens, root: Path) -> None:
@@ -259,7 +268,7 @@ def test_insertion_and_deletion(lens: Lens, root: Path) -> None:
         assert row[name] == pytest.approx(area, abs=1e-4)
     found = {cell.metric for cell in tables.cells(run)}
     assert found == {"ADP", "PIC", "Insertion", "Deletion"}
-    with pytest.raises(GamlensError, match="belong to kind objective"):
+    with pytest.raises(GamlensError, match="need kind objective"):
         Protocol("localization", curves=5)
     with pytest.raises(GamlensError, match="curves=-1: give 0 for no curves, or 2 steps"):
         Protocol("objective", curves=-1)

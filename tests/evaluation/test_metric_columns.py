@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from run_files import write_run
+from run_files import titles, write_run
 from torch import Tensor
 
 from gamlens import METRICS, GamlensError, GamlensWarning, Lens, render
@@ -79,7 +79,7 @@ def test_a_new_metric_is_in_rows_files_tables_and_the_report(
         assert cell.value.mean == pytest.approx(100 * float(run.groups["gam", 2]["inside"].mean()))
         assert cell.value.n == IMAGES
     _, lines = tables.rows_of(tables.cells(run))
-    assert [line[3] for line in lines] == ["IoU", "MaxBoxAcc", "Pointing", "Inside"]
+    assert [line[3] for line in lines] == list(titles("localization"))
     assert any(contest.metric == "Inside" for contest in tables.contests(run))
     page = report.page([("loc", run)], report.ReportOptions(count=0))
     assert "Inside ↑" in render.html(page)
@@ -222,13 +222,14 @@ def test_a_shared_measure_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_columns_of_files_are_as_they_were(lens: Lens, root: Path) -> None:
-    """Programs that read the files of runs know these names, in this order."""
+    """Programs that read the files of runs know these names, in this order; newer metrics stand among them."""
     schema = pq.read_schema(pa.BufferReader(results.encode(rows_of(lens, root, PROTOCOL)[1])))
-    assert schema.names == [
+    known = [
         "item", "image", "label", "method", "n", "side", "held_out", "map_mean", "area", "iou", "boxes", "truth",
         "pointing", "before_logit", "after_logit", "before_probability", "after_probability", "before_similarity",
         "after_similarity", "insertion", "deletion", "error",
     ]  # fmt: skip
+    assert [name for name in schema.names if name in known] == known
     kinds = {name: str(schema.field(name).type) for name in ("label", "n", "held_out", "iou", "boxes", "truth")}
     assert kinds == {"label": "int32", "n": "int16", "held_out": "bool", "iou": "list<element: float>",
                      "boxes": "list<element: int16>", "truth": "list<element: float>"}  # fmt: skip
@@ -250,3 +251,16 @@ def test_a_share_of_a_score_that_may_be_negative_is_left_out(
     with pytest.warns(GamlensWarning, match="ADP is left out.*'cosine' may be zero or negative"):
         runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
     assert tables.cells(results.read(tmp_path))
+
+
+def test_adp_is_left_out_of_an_evaluation_by_euclidean_distance(lens: Lens, root: Path, tmp_path: Path) -> None:
+    """The distance is stored as it is, never positive; PIC, which only compares, is measured."""
+    protocol = Protocol("objective", "euclidean", ("gam",), (1,), pairs="neighbour")
+    dataset = load("table", root / "items.csv")
+    with pytest.warns(GamlensWarning, match="ADP is left out.*'euclidean' may be zero or negative"):
+        runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
+    run = results.read(tmp_path)
+    assert {cell.metric for cell in tables.cells(run)} == {"PIC"}
+    (before,) = {tuple(columns["before_similarity"]) for columns in run.groups.values() if len(columns["item"])}
+    assert len(before) == 4
+    assert max(before) < 0

@@ -16,6 +16,7 @@ import toy
 import typer
 from PIL import Image
 from rich.console import Console
+from run_files import titles
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform
@@ -93,7 +94,7 @@ def test_runs_of_one_protocol_share_a_line(root: Path, tmp_path: Path) -> None:
     found = [cell for made in (run(root, tmp_path / "a", ONE), run(root, tmp_path / "b", other))
              for cell in tables.cells(made)]  # fmt: skip
     header, lines = tables.rows_of(found)
-    assert len(lines) == 3
+    assert [line[3] for line in lines] == list(titles("localization"))
     assert all(line[header.index("GAM n=1")] and line[header.index("Grad-CAM n=1")] for line in lines)
     assert {line[header.index("errors")] for line in lines} == {"1"}
 

@@ -91,6 +91,12 @@ def test_a_map_scales_with_its_gradient_where_the_record_says_so(name):
     assert torch.allclose(scaled, 3 * plain, rtol=1e-4) == METHODS[name].scales_with_gradient
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_map_of_signed_tensors_is_negative_in_places_where_the_record_says_so(name):
+    found = METHODS[name].fn(*inputs(name, (4, 5, 6, 7)))
+    assert bool((found < 0).any()) == METHODS[name].signed
+
+
 def test_find_suggests_a_near_name():
     with pytest.raises(GamlensError, match=r"'gradcam'.*'grad_cam'"):
         methods.find("gradcam")
@@ -171,9 +177,11 @@ def activations_and_gradients(draw, *, floor=-100.0):
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_finite_tensors_give_finite_maps_that_are_not_negative(name, data):
-    tensors = given_tensors(name, *data.draw(activations_and_gradients()))
-    found = METHODS[name].fn(*tensors)
+    h, g = data.draw(activations_and_gradients())
+    found = METHODS[name].fn(*given_tensors(name, h, g))
     assert found.isfinite().all()
+    if METHODS[name].signed:
+        found = METHODS[name].fn(*given_tensors(name, h.relu(), g))
     assert (found >= 0).all()
 
 

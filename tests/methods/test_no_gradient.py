@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import nets
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from gamlens import METHODS, GamlensError, Lens, PairExplanation
+from gamlens import METHODS, GamlensError, Lens, PairExplanation, Transform
 from gamlens.compiled import maps, split
+from gamlens.data import load
+from gamlens.evaluation.measure import evaluate
+from gamlens.evaluation.protocol import Protocol, units
 from gamlens.methods import Method
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
@@ -77,6 +81,7 @@ PAIR_CALLS: dict[str, Callable[[Lens, str], Any]] = {
     "compare sizes": lambda lens, method: lens.compare(X, WIDE, method=method, score="dot"),
     "compare views": lambda lens, method: lens.compare(X, Y[:2], method=method, views=VIEWS),
     "compare one": lambda lens, method: lens.compare(X[:1], Y, method=method, score=lambda x, y: (x * y).sum(1) ** 2),
+    "trace_pair": lambda lens, method: lens.trace_pair(X, Y[:2], method=method).explain(method),
     "compare_many": lambda lens, method: lens.compare_many(X, Y, method=method),
     "compare_many top": lambda lens, method: lens.compare_many(X, Y, method=method, top=2, score="dot", batch_size=2),
     "compare_many n": lambda lens, method: lens.compare_many(X, Y, method=method, n=2, pairs=[(0, 2), (1, 0)]),
@@ -97,6 +102,42 @@ def test_nothing_is_kept_for_a_backward_and_none_runs(
         run(lens, "gam")
     assert usual.kept > 0
     assert usual.backwards > 0
+
+
+@quiet
+@pytest.mark.parametrize("method", ["length", "vdsn"])
+@pytest.mark.parametrize("views", [(), VIEWS])
+def test_a_trace_of_pairs_runs_its_backward_only_for_methods_that_need_one(
+    lens: Lens, method: str, views: tuple[str | float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = lens.trace_pair(X, Y[:2], views=views)
+    with Cost().counted(monkeypatch) as cost:
+        before = pair.explain(method, score="dot")
+    assert cost.backwards == 0
+    with Cost().counted(monkeypatch) as cost:
+        pair.explain("gam", score="dot")
+    assert cost.backwards == len(pair.views) + 1
+    same_pairs(before, pair.explain(method, score="dot"))
+    same_pairs(before, pair.release().explain(method, score="dot"))
+
+
+@quiet
+@pytest.mark.parametrize("task", ["classification", "cosine"])
+def test_an_evaluation_of_such_methods_alone_runs_no_backward(
+    boxed: Callable[..., Path], task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = boxed(4, lambda number: 40)
+    lens = Lens(nets.small().float(), transform=Transform((64, 64)))
+    rows = {}
+    for methods, backwards in ((("length",), False), (("gam", "length"), True)):
+        protocol = Protocol("localization", task, methods, (1, 2))
+        with Cost().counted(monkeypatch) as cost:
+            items = units(load("table", root / "items.csv"), protocol)
+            found = [row for part in evaluate(lens, items, protocol) for row in part]
+        assert (cost.backwards > 0) == backwards
+        rows[methods] = [row for row in found if row["method"] == "length"]
+    assert rows["length",] == rows["gam", "length"]
+    assert rows["length",]
 
 
 def test_remembered_images_cost_no_backward_either(lens: Lens, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +199,7 @@ def test_half_precision(precision: str) -> None:
 
 
 @quiet
+@pytest.mark.slow
 def test_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One program serves both, with a graph and without, in either order."""
     monkeypatch.setattr(split, "BACKEND", "aot_eager")

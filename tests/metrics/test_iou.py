@@ -192,8 +192,8 @@ def test_there_must_be_something_to_choose_on(grid, found):
     [
         (boxes([0, 0, 1, 1]), [], "1 items, 0 sets"),
         (boxes([0, 0, 1, 1]), [torch.zeros(4)], r"\(4,\) in item 0"),
-        (boxes([3, 0, 1, 1]), [boxes([0, 0, 1, 1])], "Predicted boxes are finite with x0 <= x1"),
-        (boxes([0, 0, 1, 1]), [boxes([0, 5, 1, 1])], "Ground-truth boxes are finite with x0 <= x1"),
+        (boxes([3, 0, 1, 1]), [boxes([0, 0, 1, 1])], "Predicted boxes must be finite, with x0 <= x1"),
+        (boxes([0, 0, 1, 1]), [boxes([0, 5, 1, 1])], "Ground-truth boxes must be finite, with x0 <= x1"),
         (boxes([0, 0, math.nan, 1]), [boxes([0, 0, 1, 1])], "finite"),
         (torch.zeros(1, 5), [boxes([0, 0, 1, 1])], r"\(1, 5\)"),
         (torch.zeros(4), [boxes([0, 0, 1, 1])], r"\(4,\)"),

@@ -98,7 +98,7 @@ def test_a_centre_needs_room(height, width):
         ({"images": images() * 4 - 2}, "Raw images lie between 0 and 1"),
         ({"maps": torch.full((2, 4, 5), 3.0)}, "Maps lie between 0 and 1"),
         ({"maps": torch.full((2, 4, 5), math.nan)}, "Maps lie between 0 and 1"),
-        ({"mean": (0.5,)}, "one number per channel: 3, found 1, 3"),
+        ({"mean": (0.5,)}, "one number per channel, 3; found 1 and 3"),
         ({"fill": "white"}, "'white'"),
     ],
 )

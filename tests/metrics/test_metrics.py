@@ -21,6 +21,7 @@ INPUTS = {
     "max_box_acc": (metrics.iou_grid(MAPS, TRUTHS),),
     "pointing": (MAPS, TRUTHS),
     "pointing_mask": (MAPS, MASKS),
+    "pxap": (MAPS, TRUTHS),
     "insertion": (torch.rand(5, 3),),
     "deletion": (torch.rand(5, 3),),
 }
@@ -70,6 +71,27 @@ def test_what_is_measured_is_what_is_declared_and_gives_a_value_per_item(name):
         assert metrics.bootstrap(found.values).n == 3
         assert counted == (2 if found.grid is not None and sum(held) == 1 else 3)
         assert found.left_out == 3 - counted
+
+
+@pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if "objective" not in metric.kinds])
+def test_a_value_does_not_depend_on_the_other_items_to_the_last_bit(name):
+    """Also at the size of real maps and on two threads, where a sum over pixels is split in other ways."""
+    maps = torch.rand(5, 224, 224, generator=torch.Generator().manual_seed(1))
+    mask, boxes = maps.flip(2) > 0.7, [torch.tensor([[20.0, 30.0, 150.5, 200.0]])] * 5
+    void = torch.zeros_like(mask)
+
+    def given(rows):
+        some = maps[rows]
+        return MetricInput(some, boxes[rows], metrics.boxes_at(some), mask=mask[rows], void=void[rows])
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole, alone = (METRICS[name].measure(given(rows)) for rows in (slice(None), slice(3, 4)))
+    finally:
+        torch.set_num_threads(before)
+    for column in METRICS[name].columns:
+        assert torch.equal(whole[column][3:4], alone[column])
 
 
 def test_a_grid_is_cut_where_the_held_out_items_are_best():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from gamlens import MODELS, GamlensError, Lens
 from gamlens.cli import app
 from gamlens.data.class_names import CHEST_FINDINGS, COCO_CLASSES, VOC_CLASSES
-from gamlens.models import PREFIXED, from_file, load, zoo
+from gamlens.models import PREFIXED, Network, from_file, load, zoo
 
 runner = CliRunner()
 
@@ -108,6 +109,20 @@ def test_lenet5_reads_grey_photos() -> None:
 
     result = lens.classify(np.full((56, 40), 128, np.uint8) + np.arange(40, dtype=np.uint8))
     assert result.full(0).shape == (56, 40)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"blocks": "layer4"}, "blocks and labels are tuples"),
+        ({"labels": "cat"}, "blocks and labels are tuples"),
+        ({"size": (128,)}, r"found size \(128,\)"),
+        ({"mean": (0.5,)}, "1 and 3 numbers"),
+    ],
+)
+def test_a_network_that_is_put_together_wrongly_says_so(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(GamlensError, match=f"The network 'mine': .*{said}"):
+        Network(torch.nn.Identity(), "mine", "given", **wrong)
 
 
 @pytest.mark.parametrize("name", ["chexnet", "tresnet_l", "lenet5"])

@@ -145,7 +145,7 @@ def test_names_where_discovery_finds_nothing(register: Callable[[Network], None]
     [
         ({"blocks": ("layer1", "layr3")}, r"The network 'made_up' names .*'layer1', 'layr3'.*did you mean 'layer3'"),
         ({"blocks": ("layer1", "layer1")}, r"The network 'made_up' names .*none twice"),
-        ({"embedding": "fcc"}, r"The network 'made_up' names as its embedding 'fcc'.*did you mean 'fc'"),
+        ({"embedding": "fcc"}, r"The network 'made_up' names 'fcc' as its embedding.*did you mean 'fc'"),
     ],
 )
 def test_a_wrong_name_says_whose_it_is(register: Callable[[Network], None], names, message: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import nets
 import pytest
 import torch
 from torch import Tensor, nn
@@ -46,6 +49,79 @@ def test_a_cosine_of_one_or_minus_one_has_empty_maps(score: str | scores.PairSco
         assert side.maps[:2].abs().max() == 0
         assert side.maps[2].max() == 1
         assert side.about["score"] == "cosine"
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("score", ["euclidean", scores.euclidean])
+def test_a_euclidean_distance_of_zero_has_empty_maps(score: str | scores.PairScoreFunction, many: bool) -> None:
+    """Exactly zero, and zero up to rounding; the third pair of the batch has its maps, by hand.
+
+    There x = (1, 2) and y = (2, 1), so the gradient by x is (1, -1) / sqrt(2), shared by two positions with h = 3/4 x
+    and 5/4 x: GAM, the sum of positive gradient times activation, is at its largest where h is.
+    """
+    x = torch.stack([image(1, 2)] * 3)
+    y = torch.stack([image(1, 2), image(1, 2 * (1 + 1e-5)), image(2, 1)])
+    pairs = {"pairs": [(0, 0), (1, 1), (2, 2)]} if many else {}
+    compare = lens().compare_many if many else lens().compare
+    with pytest.warns(GamlensWarning) as said:
+        found = compare(x, y, score=score, n=1, **pairs)
+    (message,) = [str(one.message) for one in said if "embeddings" in str(one.message)]
+    assert message.startswith("Pair 0, 1: both embeddings are the same up to rounding, so the Euclidean distance is")
+    torch.testing.assert_close(found.scores, torch.tensor([0.0, -2e-5, -(2**0.5)]), rtol=1e-6, atol=1e-6)
+    assert found.scores.max() <= 0
+    for side in (found.x, found.y):
+        assert side.maps.isfinite().all()
+        assert side.maps[:2].abs().max() == 0
+        assert side.maps[2].tolist() == [[0, 1]]
+        assert side.about["score"] == "euclidean"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_same_image_twice_by_euclidean_distance(precision: str, n: int) -> None:
+    """In one forward, in two (compare_many), and beside other pairs, whose maps are what they are alone."""
+    small = Lens(nets.small(), precision=precision)
+    one, other = nets.images(2).float().split(1)
+    alone = small.compare(one, other, score="euclidean", n=n)
+    assert alone.scores[0] < 0
+    assert min(float(side.maps.max()) for side in (alone.x, alone.y)) > 0.5
+    both = torch.cat([one, other])
+    calls = (
+        partial(small.compare, one, one),
+        partial(small.compare, both[[0, 0]], both),
+        partial(small.compare_many, one, both, batch_size=1),
+    )
+    results = []
+    for call in calls:
+        with pytest.warns(GamlensWarning) as said:
+            found = call(score="euclidean", n=n)
+        assert sum("Pair 0: both embeddings are the same up to" in str(warning.message) for warning in said) == 1
+        assert abs(float(found.scores[0])) < 1e-5
+        assert found.x.maps[0].abs().max() == found.y.maps[0].abs().max() == 0
+        results.append(found)
+    near = {"fp32": 1e-5, "bf16": 0.1, "fp16": 0.01}[precision]
+    for found in results[1:]:
+        torch.testing.assert_close(found.x.maps[1:], alone.x.maps, rtol=0, atol=near)
+        torch.testing.assert_close(found.y.maps[1:], alone.y.maps, rtol=0, atol=near)
+
+
+def test_the_gradient_of_the_euclidean_distance_through_a_network_is_that_of_finite_differences() -> None:
+    """In float64: the last block of x moves along a random direction."""
+    model = Plain().double()
+    x, y = (torch.stack([image(*channels)]).double() for channels in ((1, 2), (3, -1)))
+    own, _ = Lens(model, blocks=["block"], embedding="fc:input").trace_pair(x, y, n=1).sides("euclidean")
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    step = 1e-6
+    ends = [scores.euclidean((x + sign * step * direction).mean(dim=(2, 3)), y.mean(dim=(2, 3))) for sign in (1, -1)]
+    slope = float(ends[0] - ends[1]) / (2 * step)
+    assert float((own.gradients["block"] * direction).sum()) == pytest.approx(slope, abs=1e-8)
+
+
+@pytest.mark.parametrize("score", ["euclidean", scores.euclidean])
+def test_a_euclidean_distance_has_no_matches(score: str | scores.PairScoreFunction) -> None:
+    pair = lens().trace_pair(torch.stack([image(1, 2)]), torch.stack([image(2, 1)]), n=1)
+    with pytest.raises(GamlensError, match=r"'euclidean' has no matches: it is no sum over pairs of positions .*'dot'"):
+        pair.matches((0.5, 0.5), score=score)
 
 
 def test_a_zero_embedding_is_told_as_one_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_what_is_wrong_is_said() -> None:
         plain.compare_text(scene(), [])
     with pytest.raises(GamlensError, match=r"Embeddings of 1 captions.*\(2, 3\)"):
         plain.compare_text(scene(), "red", embeddings=torch.zeros(2, 3))
-    with pytest.raises(GamlensError, match=r"has 5 numbers and the image's, .*, 3: name"):
+    with pytest.raises(GamlensError, match=r"has 5 numbers, but the image's embedding, read at .*, has 3: name"):
         plain.compare_text(scene(), "red", embeddings=torch.ones(1, 5))
 
 

@@ -33,6 +33,7 @@ def trials(digits):
     return list(data_randomisation.trials(digits, ["gam", "guided_backprop"], seeds=2, train=80, shown=20))
 
 
+@pytest.mark.slow  # it trains networks
 def test_both_networks_learn_their_labels_and_only_one_learns_digits(trials):
     for trial in trials:
         assert min(trial.accuracy.values()) > 0.95
@@ -41,6 +42,7 @@ def test_both_networks_learn_their_labels_and_only_one_learns_digits(trials):
         assert trial.epochs["random"] > trial.epochs["true"]
 
 
+@pytest.mark.slow  # it trains networks
 def test_lines_compare_the_right_networks(trials):
     trial = trials[0]
     assert len(trial.lines) == 3 * len(SIMILARITIES)
@@ -54,6 +56,7 @@ def test_lines_compare_the_right_networks(trials):
     assert line.passes == (line.difference.high < 0)
 
 
+@pytest.mark.slow  # it trains networks
 def test_a_map_that_no_network_makes_fails(trials):
     assert not data_randomisation.passes(trials, "edges")
     assert all(
@@ -69,6 +72,7 @@ def test_the_split_is_seeded_and_keeps_shown_digits_apart(digits):
     assert not any(tuple(image.flatten().tolist()) in trained for image in a.shown)
 
 
+@pytest.mark.slow  # it trains networks
 def test_files(trials, tmp_path):
     written = data_results.write(trials, tmp_path, {"model": "lenet5"})
     assert all(file.is_file() for file in written)

@@ -13,7 +13,7 @@ from gamlens.studio.session import Sessions
 
 
 def test_sessions_end_with_their_files(tmp_path: Path) -> None:
-    sessions = Sessions(2)
+    sessions = Sessions(2, folder=tmp_path)
     files = []
     for number in range(3):
         (tmp_path / str(number)).mkdir()
@@ -31,7 +31,7 @@ def test_sessions_end_with_their_files(tmp_path: Path) -> None:
 
 
 def test_a_photo_of_two_places_stays_until_both_are_done(tmp_path: Path) -> None:
-    session = Sessions().get("one")
+    session = Sessions(folder=tmp_path).get("one")
     file = noise(tmp_path / "photo.png", seed=0)
     session.set_photo("x", file)
     session.set_photo("y", file)
@@ -42,7 +42,7 @@ def test_a_photo_of_two_places_stays_until_both_are_done(tmp_path: Path) -> None
 
 
 def test_visitors_who_give_the_same_photo_share_it(tmp_path: Path) -> None:
-    sessions, file = Sessions(), noise(tmp_path / "photo.png", seed=0)
+    sessions, file = Sessions(folder=tmp_path), noise(tmp_path / "photo.png", seed=0)
     sessions.get("one").set_photo("photo", file)
     sessions.get("two").set_photo("photo", file)
     sessions.get("one").set_photo("photo", file)
@@ -53,7 +53,7 @@ def test_visitors_who_give_the_same_photo_share_it(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_photo_goes_with_the_next(tmp_path: Path) -> None:
-    sessions, files = Sessions(), [tmp_path / "one.jpg", tmp_path / "two.jpg"]
+    sessions, files = Sessions(folder=tmp_path), [tmp_path / "one.jpg", tmp_path / "two.jpg"]
     for file in files:
         file.write_text("no image")
         with pytest.raises(GamlensError):
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_photo_goes_with_the_next(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_photo_and_is_given_again_is_still_there(tmp_path: Path) -> None:
-    session, file = Sessions().get("me"), tmp_path / "one.jpg"
+    session, file = Sessions(folder=tmp_path).get("me"), tmp_path / "one.jpg"
     file.write_text("no image")
     for _ in range(2):
         with pytest.raises(GamlensError, match=r"Cannot read 'one\.jpg'"):
@@ -76,8 +76,20 @@ def test_a_file_that_is_no_photo_and_is_given_again_is_still_there(tmp_path: Pat
 def test_examples_are_never_deleted(tmp_path: Path) -> None:
     examples = copy_examples(tmp_path)
     assert set(examples.of("class")) == {"cheetah", "lion", "cat", "coffee", "both"}
-    session = Sessions(keep=examples.files.values()).get("one")
+    session = Sessions(folder=tmp_path, keep=examples.files.values()).get("one")
     session.set_photo("photo", examples.files["both"])
     session.set_photo("x", tmp_path / "." / "both.jpg")
     session.close()
     assert examples.files["both"].exists()
+
+
+def test_files_that_were_not_uploaded_are_never_deleted(tmp_path: Path) -> None:
+    """A path outside of the upload folder may be anything: a file of an installed package, or of the user."""
+    (tmp_path / "uploads").mkdir()
+    other, link = noise(tmp_path / "mine.png", seed=0), tmp_path / "uploads" / "link.png"
+    link.symlink_to(other)
+    for session in (Sessions(folder=tmp_path / "uploads").get("one"), Sessions().get("one")):
+        for file in (other, link):
+            session.set_photo("photo", file)
+        session.close()
+    assert other.exists()

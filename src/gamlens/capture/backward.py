@@ -33,7 +33,8 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
         keep_graph: Whether the graph is kept for a later backward.
 
     Returns:
-        For each record, {block: gradient (B,C,h,w)}; {} for records without a graph (all of them, or none).
+        For each record, {block: gradient (B,C,h,w)}. Either all records have a graph or none has; without a graph, {}
+        for each record.
     """
     if not records[0].has_graph:
         return [{} for _ in records]
@@ -87,8 +88,8 @@ def batched_gradients(
 ) -> dict[str, Tensor]:
     """Compute T vector-Jacobian products through one record: d <vectors[t], output> / d block for every t.
 
-    Up to `most` rows (t and image) share one batched backward. If a layer has no batched backward, or in float16,
-    whose gradients need scaling, there is one backward per t.
+    One batched backward handles as many t as fit into `most` rows; each t has one row per image. If a layer has no
+    batched backward, or if a block is float16, whose gradients need scaling (`_backward`), there is one backward per t.
 
     Args:
         output: A tensor (B,D) in the record's graph, such as the class scores.
@@ -157,9 +158,10 @@ def _backward(score: Tensor, blocks: list[Tensor], last: list[Tensor], keep_grap
 
         ds_r/dh = (1 / c_r) * d(c_r s_r)/dh
 
-    Each score s_r has a factor c_r of its own. c_r is a power of two, so that both operations are exact. It is
-    chosen so that the largest gradient g_r at the last block, c_r g_r, lies between 2^5 and PEAK = 2^6: gradients may
-    then still grow about 2^10 times on the way to earlier blocks, and values down to about 2^-30 of it are kept.
+    Each score s_r has a factor c_r of its own. c_r is a power of two, so that both operations are exact. Let g_r be the
+    largest absolute gradient of s_r at the last block. c_r is chosen so that c_r g_r lies between 2^5 and PEAK = 2^6.
+    Gradients may then still grow about 2^10 times on the way to earlier blocks before they overflow, and gradients as
+    small as about 2^-30 g_r do not become zero.
 
     g_r is measured by backwards that end at the last block and therefore cost little:
 

@@ -62,7 +62,10 @@ class TensorTap(TorchFunctionMode):
             yield
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Leave the function mode: a hook on the whole model, so that only functions inside its forward are seen."""
+        """Leave the function mode. As a forward hook on the whole model, this runs when the model's forward ends.
+
+        Functions that are called later, on the output, are not part of the model.
+        """
         if threading.get_ident() == self.thread and self.mode_stack is not None:
             self.mode_stack.close()
 

@@ -117,7 +117,10 @@ PIXELS = LayerPoint("", reads_input=True)  # the input of the whole model: the i
 
 
 def function_name(func: Any) -> str:
-    """Return the plain name of a torch function: `relu` for F.relu, torch.relu_ and Tensor.relu; `add` for +."""
+    """Return the plain name of a torch function: `relu` for F.relu, torch.relu_ and Tensor.relu; `add` for +.
+
+    Reading an attribute, such as x.mT, is called `getitem`, because it selects or moves elements like indexing.
+    """
     name = str(getattr(func, "__name__", func))
     if name == "boolean_dispatch" or name == "fn":
         name = str(getattr(func, "__qualname__", name))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError, warn
 
-Arrival = Callable[[], list[Tensor]]
+Arrival = Callable[[], list[Tensor]]  # waits until tensors have been copied to the host, and returns the copies
 HOST = "cpu"  # the type of the device whose values can be read without waiting
 
 

@@ -11,7 +11,7 @@ from gamlens import data as datasets
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
 from gamlens.cli.show import show_cells
-from gamlens.data import Dataset, Manifest, Truth
+from gamlens.data import Dataset, Manifest
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, Registry
 from gamlens.evaluation import ablation, measure, results, tables
@@ -19,6 +19,7 @@ from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
+from gamlens.metrics import METRICS
 
 MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     "subset",
@@ -31,6 +32,10 @@ MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     },
 )
 EVALUATED_METHODS, ABLATED_METHODS = ",".join(PAPER_METHODS), ",".join(names("block"))
+METRIC_HELP = ", ".join(
+    f"{kind} ({', '.join(metric.title for metric in METRICS.values() if kind in metric.kinds)})"
+    for kind in protocols.KINDS
+)
 
 
 def _choice(name: str, what: str) -> str:
@@ -42,10 +47,8 @@ def evaluate(
     kind: Annotated[
         str,
         Argument(
-            help=f"What to measure: {', '.join(protocols.KINDS)}. 'objective' measures ADP (average drop) and PIC "
-            "(increase in confidence): how the model's confidence changes when it sees the image only where the map "
-            "is bright. 'localization' measures the IoU of boxes around bright pixels with true boxes, 'segmentation' "
-            "the IoU of bright pixels with true masks; the data set must have boxes or masks.",
+            help=f"What to measure: {METRIC_HELP}. 'objective' measures how the model's confidence changes when it "
+            "sees the image only where the map is bright; the others compare maps with true boxes or masks.",
             show_default=False,
         ),
     ],
@@ -91,7 +94,8 @@ def evaluate(
         Option(
             "--pairs",
             help=_choice(
-                "pairs", "With task cosine or dot: pairs of a class are drawn at random, or are neighbours by file name"
+                "pairs",
+                "For tasks that compare pairs: pairs of a class are drawn at random, or are neighbours by file name",
             ),
         ),
     ] = "drawn",
@@ -141,7 +145,7 @@ def evaluate(
     ] = False,
     device: options.DeviceName = None,
 ) -> None:
-    """Measure how good saliency maps are, on a data set: ADP and PIC, box IoU, or segmentation IoU.
+    """Measure how good saliency maps are, on a data set.
 
     A run may be stopped at any time: the same command continues it. `gamlens table` and `gamlens report` show its
     results.
@@ -170,15 +174,7 @@ def _items(
     dataset = datasets.align(whole, lens.labels) if protocol.task == "classification" else whole
     about = {"manifests": {name: manifest.fingerprint() for name, manifest in given.items() if manifest}}
     own = {name: manifest and datasets.align_manifest(manifest, whole, dataset) for name, manifest in given.items()}
-    items = protocols.units(dataset, protocol, chosen=own["items"], hold_out=own["hold_out"])
-    if all(unit.problem for unit in items):
-        truth: Truth = "masks" if protocol.kind == "segmentation" else "boxes"
-        known = ", ".join(datasets.names_with(truth))
-        raise GamlensError(
-            f"No item of {len(items)} can be measured; the first: {items[0].problem} {protocol.kind.capitalize()} "
-            f"needs data with {truth} (--data {known}); objective needs none."
-        )
-    return dataset, items, about
+    return dataset, protocols.units(dataset, protocol, chosen=own["items"], hold_out=own["hold_out"]), about
 
 
 def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:

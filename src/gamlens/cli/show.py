@@ -8,7 +8,7 @@ from typing import Annotated
 from rich import box
 from typer import Argument, Option
 
-from gamlens import METHODS, figures, render
+from gamlens import METHODS, Lens, figures, render
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, note, out_console, say, say_table, steps
 from gamlens.data import load
@@ -201,6 +201,13 @@ def studio(
             help=f"{options.MODEL_HELP} Repeat the option to offer several. By default {options.DEFAULT_MODEL}.",
         ),
     ] = None,
+    weights: Annotated[
+        list[str] | None,
+        Option(
+            help="The weights of each --model, in the same order: a .safetensors or .pth file, or 'random'. By default "
+            "the pretrained weights of every model."
+        ),
+    ] = None,
     host: Annotated[
         str, Option(help="The address to listen on. 0.0.0.0 lets other machines open the page.")
     ] = "127.0.0.1",
@@ -226,11 +233,20 @@ def studio(
     if host == "0.0.0.0" and auth is None:
         note("Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.")
     with out_console.status("Loading the model and starting the page"):
-        named = {name: name for name in model or [options.DEFAULT_MODEL]}
+        named = _studio_models(model or [options.DEFAULT_MODEL], weights or [])
         login = (user, password) if auth else None
         running = launch(named, host=host, port=port, auth=login, browser=browser, visits=visits)
     say(f"The studio is at {running.url}  (stop it with Ctrl-C)")
     running.wait()
+
+
+def _studio_models(models: list[str], weights: list[str]) -> dict[str, Lens | str]:
+    """The models that the studio offers, by name; those with weights of the user are loaded at once."""
+    if weights and len(weights) != len(models):
+        raise GamlensError(f"Give --weights once per --model: there are {len(models)} and {len(weights)}.")
+    if not weights:
+        return {name: name for name in models}
+    return {name: make_lens(name, file, None, None) for name, file in zip(models, weights, strict=True)}
 
 
 def show_cells(found: list[tables.Cell]) -> None:

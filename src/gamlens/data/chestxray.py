@@ -1,4 +1,7 @@
-"""ChestX-ray8: X-rays with boxes around findings. Boxes are in pixels of a side of 1024, whatever the file's size."""
+"""ChestX-ray8: X-rays with boxes around findings.
+
+The published boxes are in pixels of the original images of 1024 x 1024, whatever size the image files have.
+"""
 
 from collections import defaultdict
 from pathlib import Path
@@ -9,7 +12,7 @@ from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Sample, labels_of
 from gamlens.errors import GamlensError, reworded
 
-DRAWN_ON = 1024.0
+DRAWN_ON = 1024.0  # the width and height of the images that the boxes were drawn on
 LIST = "BBox_List_2017.csv"
 
 
@@ -36,7 +39,10 @@ def chestxray(root: AnyPath, *, split: str | None = None, limit: int | None = No
 
 
 def _boxes(path: Path) -> dict[str, tuple[Box, ...]]:
-    """{file name: boxes in 1024 pixels}. The header is `Image Index,Finding Label,Bbox [x,y,w,h]`, as published."""
+    """Read the list of boxes: {file name: its boxes, in pixels of an image of 1024 x 1024}.
+
+    The header of the list is `Image Index,Finding Label,Bbox [x,y,w,h]`, as published.
+    """
     table = reading.rows(path)
     if not table or [cell.strip() for cell in table[0][:2]] != ["Image Index", "Finding Label"]:
         raise GamlensError(

@@ -17,7 +17,7 @@ SYNONYMS: dict[str, str] = _NAMES["synonyms"]
 
 @dataclass(frozen=True)
 class RenumberedMask:
-    """A mask of a data set whose labels were renumbered: `numbers` is {new label: label in the mask}."""
+    """The masks of an image whose labels were renumbered: `numbers` is {new label: label in the mask}."""
 
     mask: MaskSource
     numbers: Mapping[int, int]
@@ -30,10 +30,10 @@ class RenumberedMask:
 
 
 def match(classes: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
-    """{index of a data set's class: index of the model's label of the same name}.
+    """Match the classes of a data set with those of a model by name: {index in `classes`: index in `labels`}.
 
-    Capitals, `_` and `-` make no difference, and different names of one class in VOC and COCO are the same. A name that
-    stands twice in one of the lists matches nothing.
+    Capitals, `_` and `-` make no difference, and the names that VOC and COCO give to the same class match each other
+    (`SYNONYMS`). A name that occurs twice in one of the lists matches nothing.
 
     >>> match(["tv", "cat", "zebra"], ["cat", "tvmonitor"])
     {0: 1, 1: 0}
@@ -45,11 +45,11 @@ def match(classes: Sequence[str], labels: Sequence[str]) -> dict[int, int]:
 
 
 def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
-    """The data set with the class numbers of the model, without labels and boxes of classes that the model lacks.
+    """Return the data set with the class numbers of the model.
 
-    It is returned as it is where the model or the data set has no class names, or where both have equally many classes
-    and every shared name has the same number in both. Classes that are left out are told in a warning; it is an error
-    if the model has none of the classes.
+    Labels and boxes of classes that the model does not have are left out, with a warning that names these classes. It
+    is an error if the model has none of the classes. The data set is returned unchanged where the model or the data set
+    has no class names, or where both have equally many classes and every shared name has the same number in both.
     """
     if not labels or all(name.isdigit() for name in dataset.classes):
         return dataset
@@ -60,7 +60,7 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
         raise GamlensError(
             f"The model has {len(labels)} classes ({', '.join(labels[:3])}, ...), {dataset.name} has "
             f"{len(dataset.classes)} ({', '.join(dataset.classes[:3])}, ...), and no name is in both: use a model of "
-            "these classes, or a task that compares pairs of images, which needs no classes."
+            "these classes, or a task that compares pairs of images, such as --task cosine, which needs no classes."
         )
     if len(found) < len(dataset.classes):
         missing = [name for index, name in enumerate(dataset.classes) if index not in found]
@@ -74,7 +74,10 @@ def align(dataset: Dataset, labels: Sequence[str]) -> Dataset:
 
 
 def align_manifest(manifest: Manifest, whole: Dataset, aligned: Dataset) -> Manifest:
-    """A manifest of the whole data set as one of the aligned data set: with its class numbers, without lost classes."""
+    """Convert a manifest of a data set (`whole`) to one of the result of `align` (`aligned`).
+
+    Labels get the class numbers of the aligned data set, and items of classes that it does not have are left out.
+    """
     manifest.check(whole)
     if aligned is whole:
         return manifest

@@ -1,4 +1,4 @@
-"""MS-COCO's instances: boxes, and masks, which pycocotools decodes. Crowd regions are not counted by any measure."""
+"""MS-COCO's instances: boxes, and masks, which pycocotools decodes. Crowd regions are void: metrics ignore them."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ Note = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Instances:
-    """An annotation file.
+    """The contents of an annotation file.
 
     Attributes:
         classes: The class names in the order of their category ids.
-        images: The records of the images.
-        annotations: By image id, the image's annotations; to each a class index was added as `label`.
+        images: The file's records of the images.
+        annotations: {image id: the annotations of the image}. Each annotation also has its class index, as `label`.
     """
 
     classes: tuple[str, ...]
@@ -66,7 +66,9 @@ class InstanceMask:
 
 
 def coco(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """The images of annotations/instances_`split`.json, sorted by file name; "val2017" by default ("val" is enough).
+    """The images of annotations/instances_`split`.json, sorted by file name. The default split is "val2017".
+
+    "2017" may be left out: "val" means "val2017".
 
     Labels index the categories in the order of their ids. Crowd regions give neither labels nor boxes.
     """

@@ -11,7 +11,7 @@ from gamlens.inputs.images import IMAGE_EXTENSIONS
 
 
 def folder(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
-    """The images sorted by path, which is their name. Classes are the subfolders, sorted by name.
+    """The images, named by their path and sorted by it. Classes are the subfolders, sorted by name.
 
     `split` is a folder inside `root` that is read in its place.
     """

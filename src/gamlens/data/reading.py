@@ -28,11 +28,11 @@ TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 @dataclass(frozen=True)
 class Annotation:
-    """What an annotation in VOC's XML says.
+    """The annotation of one image, from a file in VOC's XML format or from another list.
 
     Attributes:
-        size: (H,W) of the image that boxes were drawn on; None where it does not say.
-        objects: For each object its class name and (x0, y0, x1, y1).
+        size: (H,W) of the image that boxes were drawn on; None if the annotation does not say.
+        objects: The class name and the box (x0, y0, x1, y1) of each object.
     """
 
     size: tuple[int, int] | None = None
@@ -44,14 +44,20 @@ class Annotation:
 
 
 def class_index(name: str, index: Mapping[str, int], where: str) -> int:
-    """The index of a class by its name; an unknown name is an error that begins with `where`, the file it stands in."""
+    """Find the index of a class by its name. The error for an unknown name begins with `where`, such as the file."""
     if name not in index:
-        raise GamlensError(f"{where} has the class {name!r}, none of the {len(index)} known ones: {near(name, index)}")
+        raise GamlensError(f"{where} has the class {name!r}, not one of the {len(index)} known: {near(name, index)}")
     return index[name]
 
 
 def first(places: Iterable[Path], what: str, todo: str) -> Path:
-    """The first of the places that exists. If none does, the error calls it `what`, names them all and adds `todo`."""
+    """Return the first of several paths that exists.
+
+    Args:
+        places: The paths, in the order in which they are tried.
+        what: What is looked for, such as "list of images". It and all paths are named in the error if none exists.
+        todo: The sentence at the end of that error: what the user can do.
+    """
     tried = list(dict.fromkeys(places))
     found = next((place for place in tried if place.exists()), None)
     if found is None:
@@ -61,11 +67,13 @@ def first(places: Iterable[Path], what: str, todo: str) -> Path:
 
 
 def dataset_folder(root: AnyPath) -> Path:
-    """The root of a data set as a Path, or an error where it is not a folder."""
+    """Return the root of a data set as a Path. Raises a GamlensError if it is not a folder."""
     path = Path(root)
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
-        raise GamlensError(f"A data set is a folder: found {found} at {str(path)!r}. Give the folder it was put into.")
+        raise GamlensError(
+            f"A data set is a folder: found {found} at {str(path)!r}. Give the folder that holds its files."
+        )
     return path
 
 
@@ -79,9 +87,9 @@ def import_extra(module: str, why: str, *, extra: str = "eval") -> ModuleType:
 
 
 def package_file(package: str, pattern: str, missing: str) -> Path:
-    """The first file of an installed package that fits the pattern; the package is not imported.
+    """Find the first file of an installed package that matches a glob pattern, without importing the package.
 
-    `missing` is the error message where there is no such file.
+    `missing` is the error message if there is no such file.
     """
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec is not None else None
@@ -100,7 +108,7 @@ def own_json(name: str) -> Any:
 def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
     """The first `limit` items; all of them where `limit` is None."""
     if limit is not None and limit < 1:
-        raise GamlensError(f"A limit is a number of samples from 1 up, or None for all; found {limit!r}.")
+        raise GamlensError(f"A limit must be a number of samples from 1 up, or None for all; found {limit!r}.")
     return items if limit is None else items[:limit]
 
 
@@ -111,7 +119,7 @@ def images_in(path: Path) -> list[str]:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file name is that of an image; hidden files, which macOS puts into archives, are none."""
+    """Whether a file name has the extension of an image and is not hidden: macOS puts hidden files into archives."""
     return name.lower().endswith(IMAGE_EXTENSIONS) and not name.startswith(".")
 
 
@@ -122,11 +130,11 @@ def folders_in(path: Path) -> list[str]:
 
 
 def all_there(names: Sequence[str], have: Iterable[str], where: Path, listed_in: Path) -> None:
-    """An error where image files that a list names are not there.
+    """Raise a GamlensError if image files that a list names are missing.
 
     Args:
-        names: The file names that the list has, relative to the folder.
-        have: The file names that are there: `images_in(where)`, or for files in subfolders those that exist.
+        names: The file names in the list, relative to the folder of the images.
+        have: The file names that exist in that folder, such as `images_in(where)`.
         where: The folder of the images.
         listed_in: The file that holds the list.
     """
@@ -149,13 +157,13 @@ def image_size(path: AnyPath) -> tuple[int, int]:
 
 
 def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
-    """`image_size`, or None for a file that cannot be read; the error comes when its pixels are needed."""
+    """Return `image_size`, or None if the file cannot be read: the error is raised later, when its pixels are read."""
     size = attempt(image_size, path)
     return None if isinstance(size, GamlensError) else size
 
 
 def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractContextManager[None]:
-    """A context that turns errors of these kinds into a GamlensError: this file cannot be read as `kind`."""
+    """A context that turns errors of these types into a GamlensError that says: cannot read this file as `kind`."""
     if not Path(path).exists():
         raise GamlensError(f"There is no file {str(path)!r}: check the path.")
     return reworded(f"Cannot read {str(path)!r} as {kind}", *errors, todo=". Download or write the file again.")
@@ -175,7 +183,7 @@ def rows(path: Path) -> list[list[str]]:
 
 
 def lines_by_id(path: Path, columns: str, convert: Callable[[str], Entry]) -> Registry[tuple[Entry, ...]]:
-    """A text file of lines that begin with an id, as many data sets publish their lists: {id: the other columns}.
+    """Read a text file whose lines begin with an id, as many data sets publish their lists: {id: the other columns}.
 
     Args:
         path: The file. Empty lines are skipped.
@@ -197,7 +205,7 @@ def lines_by_id(path: Path, columns: str, convert: Callable[[str], Entry]) -> Re
                 raise ValueError(f"{count} columns are needed")
             values = tuple(map(convert, cells))
         if key in found:
-            raise GamlensError(f"{where} has the id {key!r} of an earlier line: each id must stand once.")
+            raise GamlensError(f"{where} has the id {key!r} of an earlier line: each id must occur once.")
         found[key] = values
     return Registry(f"line in {str(path)!r} for the id", found)
 
@@ -209,7 +217,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_xml(path: Path) -> Annotation:
-    """An annotation in VOC's XML. Its numbers are kept as they are, whether they count pixels from 0 or from 1."""
+    """Read an annotation in VOC's XML format. Its numbers are kept unchanged, whether they count from 0 or from 1."""
     with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError):
         tree = ElementTree.parse(path).getroot()
         height, width = (int(float(tree.findtext(f"size/{side}", "0"))) for side in ("height", "width"))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gamlens.errors import GamlensError
 
 Mask = NDArray[np.bool_]
-HASHED_IMAGES = 32
+HASHED_IMAGES = 32  # how many images `Dataset.contents` reads at most
 
 
 class MaskSource(Protocol):
@@ -31,7 +31,7 @@ class MaskSource(Protocol):
 
 @dataclass(frozen=True)
 class Box:
-    """A ground-truth box in pixels of the image file: from (x0, y0) up to (x1, y1), which is outside of it."""
+    """A ground-truth box in pixels of the image file: x0 <= x < x1 and y0 <= y < y1 (half-open)."""
 
     label: int
     x0: float
@@ -58,7 +58,7 @@ class Sample:
         image: The path of the image file.
         labels: The indices of the classes that it shows, sorted.
         boxes: The boxes of its objects.
-        size: (H,W) of the image that the boxes refer to; None where nothing needs it.
+        size: (H,W) of the image that the boxes refer to. It may be None if there is no box or the file is broken.
         mask: Its masks; None where there are none.
     """
 
@@ -120,7 +120,7 @@ class Dataset:
         return iter(self.samples)
 
     def fingerprint(self) -> str:
-        """sha256 of names, labels and boxes. It does not depend on where the data lies or on the order of samples."""
+        """The sha256 of names, labels and boxes. It does not depend on the folder or on the order of the samples."""
         rows = [
             [s.name, list(s.labels), [[b.label, *map(float, (b.x0, b.y0, b.x1, b.y1))] for b in s.boxes]]
             for s in sorted(self.samples, key=lambda s: s.name)
@@ -128,9 +128,10 @@ class Dataset:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
     def contents(self) -> str:
-        """sha256 of the files of up to 32 images over the data set, to notice other pixels under the same names.
+        """The sha256 of up to 32 image files, spread evenly over the data set.
 
-        It does not depend on where the data lies. Files that cannot be read are skipped.
+        It tells two data sets apart that have the same names but other pixels, and does not depend on the folder. Files
+        that cannot be read are skipped.
         """
         by_name = sorted(self.samples, key=lambda s: s.name)
         found = hashlib.sha256()

@@ -21,7 +21,7 @@ from gamlens.files import StagedFiles
 
 @dataclass(frozen=True, order=True)
 class Item:
-    """One thing to measure: an image, or a pair of images, by name, and the label that is meant; -1 for any label."""
+    """One thing to measure: the names of one image or of a pair, and the label to explain; -1 stands for any label."""
 
     names: tuple[str, ...]
     label: int = -1
@@ -49,7 +49,7 @@ class Manifest:
         return frozenset(name for item in self.items for name in item.names)
 
     def check(self, dataset: Dataset) -> None:
-        """An error where this manifest was made from other data."""
+        """Raise a GamlensError if this manifest was made from another data set."""
         found = dataset.fingerprint()
         if found != self.source:
             raise GamlensError(
@@ -80,7 +80,7 @@ class Manifest:
 
 
 def hold_out(dataset: Dataset, *, every: int = 10) -> Manifest:
-    """The images that thresholds are chosen on: by name the first and every `every`-th after it."""
+    """Choose the images on which thresholds are chosen: sorted by name, the first and every `every`-th after it."""
     if every < 1:
         raise GamlensError(f"A hold-out takes every `every`-th image: give 1 or more; found every={every}.")
     items = sorted(Item((sample.name,)) for sample in dataset)
@@ -88,14 +88,15 @@ def hold_out(dataset: Dataset, *, every: int = 10) -> Manifest:
 
 
 def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manifest:
-    """The items whose object covers a small share of its image: up to that percentile of all shares.
+    """Choose the items with the smallest objects, by the share of its image that the object covers.
 
-    By boxes, an item is an image, and its largest box counts. By masks, an item is an image and a label, and void
-    pixels do not count. Items without an object are left out.
+    Chosen are the items whose share is at most the given percentile of the shares of all items. With boxes, an item is
+    an image, and its share is that of its largest box. With `masks`, an item is an image and a label, and void pixels
+    do not count as object. Items without an object are left out.
     """
     if not 0 < percentile <= 100:
         raise GamlensError(
-            f"A percentile lies above 0 and up to 100 (the protocol's are 25 and 10); found {percentile}."
+            f"A percentile must be above 0 and at most 100 (the protocol uses 25 and 10); found {percentile}."
         )
     shares = dict(_mask_shares(dataset) if masks else _box_shares(dataset))
     if not shares:
@@ -113,15 +114,15 @@ def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manife
 
 
 def pairs(dataset: Dataset, *, per_class: int = 3, seed: int = 0) -> Manifest:
-    """Pairs of two different images of one class, `per_class` drawn for each class.
+    """Draw `per_class` pairs of two different images of each class.
 
-    A pair is repeated only where the class has too few pairs.
+    Pairs are repeated only in a class that has fewer different pairs than that.
     """
     if per_class < 1:
         raise GamlensError(f"per_class is a number of pairs from 1 up; found {per_class}.")
     items: list[Item] = []
     for label, names in _by_class(dataset):
-        draw = random.Random(f"{seed}:{label}").random  # this sequence is the same in every Python
+        draw = random.Random(f"{seed}:{label}").random  # the same numbers in every version of Python
         possible = len(names) * (len(names) - 1) // 2
         drawn: dict[tuple[str, ...], Item] = {}
         while len(drawn) < min(per_class, possible):
@@ -134,7 +135,7 @@ def pairs(dataset: Dataset, *, per_class: int = 3, seed: int = 0) -> Manifest:
 
 
 def neighbour_pairs(dataset: Dataset) -> Manifest:
-    """Each image of a class with the next one by name; classes are in the order of their first image."""
+    """Pair each image of a class with the next one by name. Classes are ordered by the name of their first image."""
     classes = sorted(_by_class(dataset), key=lambda found: (found[1][0], found[0]))
     items = tuple(Item(pair, label) for label, names in classes for pair in pairwise(names))
     return Manifest("neighbour pairs", None, dataset.fingerprint(), items)

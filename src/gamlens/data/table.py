@@ -20,7 +20,7 @@ def table(root: AnyPath, *, split: str | None = None, limit: int | None = None) 
         root: The file of the table. The paths in it are relative to its folder. Labels are class indices, or names,
             which are sorted and numbered from 0. An empty label means no label, and empty corners mean no box.
         split: Only rows with this value in the column `split` are read.
-        limit: How many samples, the first by path.
+        limit: The largest number of samples: the first ones by path. None for all.
     """
     path = Path(root)
     records = _records(path, ("path", "label") if split is None else ("path", "label", "split"))
@@ -62,7 +62,8 @@ def _csv(path: Path) -> tuple[list[str], list[TableRow]]:
     odd = next((number for number, line in enumerate(lines, start=1) if len(line) != len(columns)), None)
     if odd:
         raise GamlensError(
-            f"Row {odd} of {str(path)!r} has {len(lines[odd - 1])} cells, the header {len(columns)}: quote commas."
+            f"Row {odd} of {str(path)!r} has {len(lines[odd - 1])} cells, the header {len(columns)}: put cells that "
+            "hold a comma in quotes."
         )
     return columns, [dict(zip(columns, (cell.strip() for cell in line), strict=True)) for line in lines[1:]]
 
@@ -75,7 +76,11 @@ def _parquet(path: Path) -> tuple[list[str], list[TableRow]]:
 
 
 def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[str, ...]]:
-    """The class index in each cell, and the class names: the names in the cells, sorted, or numbers as names."""
+    """Return the class index of each cell, and the class names.
+
+    If all cells are whole numbers, these are the class indices, and the names are the numbers as text. Otherwise the
+    sorted texts of the cells are the class names. The index of an empty cell is None.
+    """
     numbers = [_whole(cell) for cell in cells]
     if any(number is None and not _blank(cell) for number, cell in zip(numbers, cells, strict=True)):
         names = sorted({str(cell) for cell in cells if not _blank(cell)})
@@ -92,7 +97,7 @@ def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[s
 def _sample(path: Path, name: str, given: Sequence[tuple[TableRow, int | None]]) -> Sample:
     image = path.parent / name
     if not image.is_file():
-        raise GamlensError(f"{str(path)!r} names the image {name!r}: expected at {str(image)!r}, not there.")
+        raise GamlensError(f"{str(path)!r} names the image {name!r}, which is missing: expected at {str(image)!r}.")
     cells = [([row.get(corner) for corner in BOX_COLUMNS], label) for row, label in given]
     where = f"the box of {name!r} in {str(path)!r}"
     boxes = tuple(_box(corners, label, where) for corners, label in cells if not all(map(_blank, corners)))

@@ -45,8 +45,8 @@ class PaletteMask:
 def voc(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
     """The images that ImageSets/Segmentation/`split`.txt lists, else ImageSets/Main/`split`.txt; "val" by default.
 
-    `split` may name the folder, too: "Main/val". The labels of lists in Segmentation come from the masks, those of
-    lists in Main from the XML files; where such a file is missing, from the other. Boxes are as the XML gives them.
+    `split` may name the folder, too: "Main/val". Labels come from the masks for a list in Segmentation and from the XML
+    files for a list in Main, or from the other of the two if such a file is missing. Boxes have the XML's numbers.
     """
     base = reading.dataset_folder(root)
     top = next((p for p in (base / "VOCdevkit" / "VOC2012", base / "VOC2012") if p.is_dir()), base)

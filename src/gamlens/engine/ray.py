@@ -24,7 +24,7 @@ from gamlens.errors import GamlensError
 
 RAY_SETTINGS = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
          "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
-SAYS_SO = "environment variable RAY_BACKEND_LOG_LEVEL"  # Ray prints a line with this text when the variable is set
+SAYS_SO = "environment variable RAY_BACKEND_LOG_LEVEL"  # Ray prints this because of RAY_SETTINGS; `_connect` hides it
 
 
 def run_ray(

@@ -16,9 +16,10 @@ from gamlens.errors import GamlensError
 from gamlens.files import no_folder
 
 RUN, DONE, PARTS_FOLDER, LOCK = "run.json", "done.json", "parts", ".lock"
-STALE = 300.0  # seconds after which the lock file of a remote folder no longer counts
+STALE = 300.0  # seconds after which the lock of a remote folder expires
 FREE = ("command",)  # keys of run.json that may differ when a run is continued
-PLACE, CONTENTS = "root", "images_sha256"  # PLACE may differ, too, if CONTENTS shows that the data are the same
+# Two more keys of run.json: where the images are, and a hash of them. The place may differ if the hashes are equal.
+PLACE, CONTENTS = "root", "images_sha256"
 
 
 class RunFolder:
@@ -67,9 +68,11 @@ class RunFolder:
                     )
                 self._describe(self.about)
             elif (differing := _differences(known, self.about)) and known.keys() == self.about.keys() and not parts:
+                # Another configuration, but nothing was measured with it yet: replace it.
                 self.store.remove(DONE)
                 self._describe(self.about)
             elif not differing and known.get(PLACE) != self.about.get(PLACE):
+                # The same run, whose images were moved.
                 self._describe({**known, PLACE: self.about[PLACE]})
             elif differing:
                 raise GamlensError(
@@ -185,7 +188,7 @@ def _json(store: Store, name: str) -> dict[str, Any] | None:
         return None
     found = _parsed(contents.decode("utf-8", errors="replace"))
     if found is None:
-        raise GamlensError(f"{name!r} in {store.place!r} cannot be read: it is no JSON. Start over with --fresh.")
+        raise GamlensError(f"{name!r} in {store.place!r} cannot be read: it is not JSON. Start over with --fresh.")
     return found
 
 
@@ -200,6 +203,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:
     """The settings that differ, such as `protocol.n: [1] there, [1, 2] now`; "" if none does."""
     found = []
+    # If both runs have the hash of their images, it is compared in place of PLACE; otherwise PLACE is compared.
     free = (*FREE, PLACE if CONTENTS in old and CONTENTS in new else CONTENTS)
     for key in dict.fromkeys(key for key in (*old, *new) if key not in free):
         a, b = old.get(key), new.get(key)

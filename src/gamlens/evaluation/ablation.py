@@ -25,7 +25,16 @@ AblationCells = Mapping[MapKey, Mapping[str, Cell]]  # {(method, n, fusion): {me
 
 @dataclass(frozen=True)
 class Plan:
-    """What is varied, and how it is measured. `weights` are the `block_weights` of the protocol."""
+    """What an ablation varies, and how it is measured.
+
+    Attributes:
+        methods: The methods.
+        n: The numbers of blocks; if empty, every number from 1 to all blocks of the model.
+        fusions: The ways to join blocks: names of FUSIONS, and "weights" for a weighted mean.
+        weights: One weight per block of the model, for the fusion "weights"; see `Protocol.block_weights`.
+        fill: The colour of hidden pixels in image x map, "black" or "mean".
+        confidence: The class score that ADP and PIC are computed from, "logit" or "probability".
+    """
 
     methods: tuple[str, ...] = names("block")
     n: tuple[int, ...] = ()
@@ -44,7 +53,7 @@ class Plan:
         """The protocol for this model: the n asked for, or every n from 1 to the number of its blocks."""
         most = len(lens.blocks)
         if self.weights and len(self.weights) != most:
-            raise GamlensError(f"{len(self.weights)} weights were given; {lens.name} has {most} blocks.")
+            raise GamlensError(f"{len(self.weights)} weights were given; {lens.name} has {most} blocks: give as many.")
         if wrong := [n for n in self.n if n > most]:
             raise GamlensError(f"n={wrong[0]} blocks were asked for; {lens.name} has {most}: {', '.join(lens.blocks)}.")
         return self._protocol(self.n or tuple(range(1, most + 1)))
@@ -65,7 +74,7 @@ def table(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> Ab
                 found.setdefault((cell.method, cell.n, name), {})[cell.metric] = cell
     if not found:
         why = next((row["error"] for row in rows if row["error"]), "there is none.")
-        raise GamlensError(f"No item of {len(rows)} could be measured; the first: {why}")
+        raise GamlensError(f"No item of {len(rows)} could be measured; the first error: {why}")
     return found
 
 

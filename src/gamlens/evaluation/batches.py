@@ -1,4 +1,4 @@
-"""Batches of items for the model. They are decoded and prepared in other threads, so that the model need not wait."""
+"""Batches of items for the model. Threads decode and prepare them ahead, so that the model need not wait."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,14 @@ from gamlens.inputs.transform import ExternalTransform, Transform
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """Items whose images could be read, with one prepared batch for each side, and error rows for the other items.
+    """A batch of items that is ready for the model.
 
-    A side is x or y of a pair; an item of one image has one side. `truth` holds for each side the boxes (K,4) of every
-    item, or for segmentation its mask and its void pixels, (H,W) each.
+    Attributes:
+        units: The N items whose images could be read.
+        sides: One prepared batch per side. A side is x or y of a pair; an item of one image has one side.
+        truth: truth[side][item] is the ground truth in pixels of the model's input: boxes (K,4), or for segmentation
+            the mask and the void pixels, (H,W) each.
+        errors: The error rows of the items whose images could not be read.
     """
 
     units: tuple[Unit, ...]
@@ -37,6 +41,7 @@ def ready(chunk: Sequence[Unit], transform: Transform | ExternalTransform, proto
     found = [(unit, attempt(_opened, unit, transform, views, protocol.kind)) for unit in chunk]
     good = [(unit, own) for unit, own in found if not isinstance(own, GamlensError)]
     errors = tuple(error_row(unit, str(own)) for unit, own in found if isinstance(own, GamlensError))
+    # From one list of (input, truth) per item, one pair per side, to one pair of tuples (inputs, truths) per side.
     sides = [tuple(zip(*side, strict=True)) for side in zip(*(own for _, own in good), strict=True)]
     inputs, truths = tuple(join(inputs) for inputs, _ in sides), tuple(truths for _, truths in sides)
     return Ready(tuple(unit for unit, _ in good), inputs, truths, errors)
@@ -71,6 +76,10 @@ def _opened(
 
 
 def _truth(sample: Sample, label: int, frame: Frame, kind: str) -> Any:
+    """Return the ground truth of a label in pixels of the model's input, as `Ready.truth` holds it.
+
+    Boxes refer to an image of `sample.size`, which may differ from the size of the image file.
+    """
     if kind == "segmentation":
         mask, void = sample.load_mask(label), sample.void()
         return _mask(mask, frame), torch.zeros(frame.size, dtype=torch.bool) if void is None else _mask(void, frame)

@@ -25,14 +25,17 @@ def as_model_takes(lens: Lens, batch: Tensor) -> Tensor:
 
 
 def raw(lens: Lens, side: ModelInput) -> Tensor:
-    """The images in 0..1 at input size, on the model's device: (N,3,H,W)."""
+    """Undo the normalisation: the images in 0..1 at input size, on the model's device, (N,3,H,W)."""
     transform, batch = _transform(lens), as_model_takes(lens, side.batches[0])
     mean, std = (batch.new_tensor(value)[:, None, None] for value in (transform.mean, transform.std))
     return (batch * std + mean).clamp(0, 1)
 
 
 def confidences(output: Tensor, labels: Tensor, *, multi_label: bool) -> dict[str, Tensor]:
-    """Logit and probability of the true class: (M N,K), (N,) -> {name: (M,N)}."""
+    """Return the logit and the probability of each image's label, for M versions of N images.
+
+    Shapes: outputs (M*N,K) for K classes, all images of the first version first, and labels (N,) -> {name: (M,N)}.
+    """
     output = at_least_float32(output).cpu()
     chance = scores.probabilities(output, multi_label=multi_label)
     chosen = labels.repeat(len(output) // len(labels))[:, None]
@@ -41,13 +44,17 @@ def confidences(output: Tensor, labels: Tensor, *, multi_label: bool) -> dict[st
 
 
 def under_maps(lens: Lens, images: Tensor, maps: list[Tensor], labels: Tensor, protocol: Protocol) -> dict[str, Tensor]:
-    """Logit and probability of the true class under every map (N,H,W): {name: (M,N)}."""
+    """Return the logit and the probability of each image's label on image x map, for M sets of maps (N,H,W).
+
+    Returns:
+        {name: (M,N)}.
+    """
     outputs = torch.cat([lens.outputs(batch) for batch in _masked(lens, images, maps, protocol)])
     return confidences(outputs, labels, multi_label=lens.multi_label)
 
 
 def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Tensor:
-    """Embeddings under every map (N,H,W): (M,N,D)."""
+    """Return the embeddings of image x map, for M sets of maps (N,H,W): (M,N,D)."""
     found = [at_least_float32(lens.embed(batch)).cpu() for batch in _masked(lens, images, maps, protocol)]
     return torch.cat(found).view(-1, len(images), found[0].shape[1])
 
@@ -61,7 +68,7 @@ def curves(lens: Lens, images: Tensor, maps: Tensor, labels: Tensor, protocol: P
 
 
 def _masked(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Iterator[Tensor]:
-    """Image x map for every map, as batches for the model: several maps together, up to IMAGES_AT_ONCE images."""
+    """Yield batches of image x map: all images under several of the maps at once, up to IMAGES_AT_ONCE images."""
     transform = _transform(lens)
     fill: Any = protocol.fill
     together = max(1, IMAGES_AT_ONCE // len(images))

@@ -1,5 +1,6 @@
-"""Maps of items are made and measured. One forward per image serves every method, n and fusion; masked images are
-batched across all of their maps.
+"""Make the maps of items and measure them.
+
+One forward per image serves every method, n and fusion. Images that are masked by different maps share batches.
 
 Each item gives one row per method, n and fusion (and side of a pair): what the item is, the mean of its map, and the
 columns of every metric of the protocol's kind (METRICS); or an error.
@@ -24,11 +25,12 @@ from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
 from gamlens.explanation import Explanation
 from gamlens.fuse import Fusion, at_least_float32
 from gamlens.lens import Lens
+from gamlens.methods import METHODS
 from gamlens.metrics import MetricInput
 
 MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
-UNCHANGED = "ones"
+UNCHANGED = "ones"  # the control that hides nothing: image x map is the image, so it needs no forward of its own
 
 
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
@@ -40,10 +42,10 @@ def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: in
 
 @dataclass
 class Measurer:
-    """Decodes items for the model's transform, then measures them.
+    """The worker of an evaluation: decodes items with the model's transform, then measures them.
 
-    As long as nothing was `measured`, here or in an earlier run that this one continues, a batch in which every item
-    fails stops the run with its error.
+    `measured` says whether any item was measured so far, here or in an earlier run that this one continues. Until then,
+    a batch in which every item fails raises its error, because the cause is likely to affect all items.
     """
 
     lens: Lens
@@ -60,7 +62,10 @@ class Measurer:
 
 
 def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = False) -> list[ResultRow]:
-    """The rows of a batch. Where it fails, its items are tried one by one; `strict` raises if all of them fail."""
+    """Return the rows of a batch. If the batch fails, its items are tried one by one; those that fail give error rows.
+
+    With `strict` an error is raised if all of them fail.
+    """
     if not batch.units:
         return list(batch.errors)
     make = _class_rows if protocol.task == "classification" else _pair_rows
@@ -79,7 +84,9 @@ def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = Fals
 
 def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
     labels = [unit.label for unit in batch.units]
-    trace = lens.trace(batch.sides[0], labels, n=max(protocol.n), views=protocol.views, keep_graph=False)
+    trace = lens.trace(
+        batch.sides[0], labels, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views, keep_graph=False
+    )
     maps, output = _with_controls(_explained(trace.explain, protocol)), trace.output
     assert output is not None
     del trace
@@ -90,8 +97,13 @@ def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]
     return _rows(batch, 0, "", maps, inputs, protocol)
 
 
+def _traced_for(protocol: Protocol) -> str:
+    """The method that images are traced for: one that needs a gradient if any does, since its trace serves all."""
+    return next((name for name in protocol.methods if METHODS[name].needs_gradient), protocol.methods[0])
+
+
 def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
-    pair = lens.trace_pair(*batch.sides, n=max(protocol.n), views=protocol.views)
+    pair = lens.trace_pair(*batch.sides, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views)
     pair.sides(protocol.task, keep=False)
     pair.release()
     whole = {side: at_least_float32(e.detach()).cpu() for side, e in zip("xy", pair.embeddings, strict=True)}
@@ -106,7 +118,10 @@ def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
 
 
 def _with_truth(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> Iterator[MetricInput]:
-    """Every map with the ground truth of its items, in the order of `maps`: the boxes or the masks of one side."""
+    """Yield one MetricInput per entry of `maps`: the maps with the boxes or masks of their items.
+
+    `place` is the side of the items whose ground truth is used: 0 for x or a single image, 1 for y.
+    """
     masks = _masks(batch, place) if "segmentation" in protocol.kinds else None
     for values in maps.values():
         if "localization" in protocol.kinds:
@@ -137,9 +152,10 @@ def _masks(batch: Ready, place: int) -> tuple[Tensor, Tensor]:
 
 
 def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol: Protocol) -> Iterator[dict[str, Any]]:
-    """For every map the confidences of the true class on the image and on image x map, as fields of a MetricInput.
+    """Yield one dict per entry of `maps`: the fields `before` and `after` of a MetricInput, and curves if asked for.
 
-    One batched pass serves all maps; maps that are the same tensor share a forward.
+    They hold the scores of the items' labels on the image and on image x map. All maps go through the model together;
+    entries that are the same tensor, such as every fusion at n = 1, share a forward.
     """
     labels = torch.tensor([unit.label for unit in batch.units])
     before = masked.confidences(output, labels, multi_label=lens.multi_label)
@@ -157,7 +173,18 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
 def _similarity_rows(
     lens: Lens, batch: Ready, sides: Mapping[str, Maps], whole: Mapping[str, Tensor], protocol: Protocol
 ) -> list[ResultRow]:
-    """The similarity of each pair, and that with one image, or both, masked by its map. `whole`: embeddings (N,D)."""
+    """Return the rows of pairs for the kind "objective": the similarity before and after images are masked.
+
+    After: the masked x with the whole y, and the whole x with the masked y; with `protocol.masked` "both", the masked x
+    with the masked y.
+
+    Args:
+        lens: The model.
+        batch: The N pairs.
+        sides: The maps of "x" and of "y".
+        whole: The embeddings (N,D) of the unmasked images "x" and "y".
+        protocol: The protocol.
+    """
     rule = scores.find_pair_score(protocol.task).fn
     asked = [key for key in sides["x"] if key[0] != UNCHANGED]
     hidden = {
@@ -182,7 +209,7 @@ def _similarity_rows(
 
 
 def _explained(explain: Callable[[str, int, Fusion], Any], protocol: Protocol) -> dict[MapKey, Any]:
-    """Every method, n and fusion of the protocol; at n = 1 all fusions are the same."""
+    """Call `explain` for every method, n and fusion of the protocol. At n = 1 all fusions share one result."""
     fusions = protocol.fusions or ("mean",)
     found: dict[MapKey, Any] = {}
     for method in protocol.methods:
@@ -203,7 +230,16 @@ def _with_controls(found: Mapping[MapKey, Explanation]) -> Maps:
 def _rows(
     batch: Ready, place: int, side: str, maps: Maps, inputs: Iterable[MetricInput], protocol: Protocol
 ) -> list[ResultRow]:
-    """One row per map and item: what the item is, followed by what was measured. `inputs` are in the order of maps."""
+    """Return one row per entry of `maps` and item: what the item is, followed by what was measured.
+
+    Args:
+        batch: The items.
+        place: The image of each item that the maps belong to: 0 for x or a single image, 1 for y.
+        side: The row's column `side`: "" for a class; "x", "y" or "both" for a pair.
+        maps: The maps.
+        inputs: One MetricInput per entry of `maps`, in the same order.
+        protocol: The protocol.
+    """
     rows: list[ResultRow] = []
     areas = _areas(batch, place, next(iter(maps.values())).shape[1:], protocol)
     for ((method, n, how), values), given in zip(maps.items(), inputs, strict=True):

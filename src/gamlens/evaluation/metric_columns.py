@@ -1,5 +1,6 @@
-"""What METRICS says of the columns of a run: their types, their values for a batch of maps, and which metrics a run
-has. A column that a metric forgets or nobody declares is an error, so that no measured value is lost.
+"""The columns of a run as METRICS defines them: their types, their values for a batch of maps, and which metrics a run
+has. It is an error if a metric does not fill a column that it declares, or fills one that it does not declare, so that
+no measured value is lost.
 """
 
 from collections.abc import Mapping
@@ -68,7 +69,7 @@ def needs_positive(about: Mapping[str, Any]) -> list[str]:
 
 
 def left_out_note(about: Mapping[str, Any]) -> str:
-    """Which metrics the tables of a run leave out, and why; nothing where they have all."""
+    """A sentence about the metrics that the tables of a run leave out, and why; "" if they have all metrics."""
     if not (titles := needs_positive(about)):
         return ""
     task = about["protocol"]["task"]
@@ -79,7 +80,7 @@ def left_out_note(about: Mapping[str, Any]) -> str:
 
 
 def _listed(who: str, values: Any, kind: str, items: int) -> list[Any]:
-    """A column as a list of one value per item; a number for a plain type, a list for a type in brackets."""
+    """Convert a column to a list with one value per item: a number, or a list if its type `kind` is in brackets."""
     if isinstance(values, Tensor):
         dimensions = 2 if kind.startswith("[") else 1
         if values.ndim != dimensions:

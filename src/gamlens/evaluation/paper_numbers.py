@@ -22,9 +22,10 @@ def paper_numbers() -> dict[tuple[str, ...], float]:
 def paper_of(
     task: str, data: str, subset: str, metric: str, model: str, method: str, n: int
 ) -> tuple[str, float] | None:
-    """The paper's number and the model that it is of.
+    """Return a number of the paper and the model that it belongs to, or None if there is none.
 
-    It is of this model where the paper measured it, else of the last model that the file has for the same measure.
+    The model is the given one if the paper measured it, else the last model in the file with this task, data, subset
+    and metric.
     """
     own = [key[4] for key in paper_numbers() if model.lower().startswith(key[4])]
     others = [key[4] for key in paper_numbers() if key[:4] == (task, data, subset, metric)]

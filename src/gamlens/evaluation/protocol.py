@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from gamlens import methods
-from gamlens.data import Dataset, Manifest, Sample, names_with, narrow, neighbour_pairs, pairs, small
+from gamlens.data import DATASETS, Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
 from gamlens.metrics import KINDS
 from gamlens.scores import PAIR_SCORES
 
-ABLATED_KINDS = ("localization", "objective")
-WEIGHTS, CONTROL = "weights", "control"
-JOINED = (*FUSIONS, WEIGHTS)
+ABLATED_KINDS = ("localization", "objective")  # the kinds whose metrics an ablation measures
+WEIGHTS = "weights"  # the name of the weighted mean among the ways to join blocks
+CONTROL = "control"  # what controls have in place of the name of a fusion
+JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
@@ -29,17 +30,33 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def choices() -> dict[str, tuple[str, ...]]:
-    """The values that each field of a Protocol may have, by the field's name. A task is classes, or a pair score."""
+    """The values that a field of a Protocol may have: {field: values}. A task is "classification" or a pair score."""
     return CHOICES | {"task": ("classification", *PAIR_SCORES)}
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One measurement. Defaults are the paper's, as we read it.
+    """What an evaluation measures. The defaults are the paper's, as we read it.
 
-    `fusions` makes it an ablation: every one of these ways to join blocks is measured, in box IoU and in confidences
-    under the map; without them blocks are joined by the mean. `block_weights` are those of all blocks in the order
-    they run, for the fusion "weights"; without them the last of n blocks weighs n, the one before it n - 1, and so on.
+    Attributes:
+        kind: What is compared with the maps: "localization" boxes, "segmentation" masks, "objective" the model's score.
+        task: What is explained: "classification", or the name of a pair score.
+        methods: The methods.
+        n: The numbers of blocks.
+        subset: "all" items, or only those with small objects: up to the "25"th or "10"th percentile of object size.
+        input: How an image becomes the model's input: "squash" resizes the whole image, "crop" cuts out its centre.
+        fill: The colour of hidden pixels in image x map: "black" or "mean".
+        masked: For the objective evaluation of pairs: mask "one" image at a time, or "both".
+        box: What the predicted box goes around: "all" pixels >= threshold, or the "largest" component of them.
+        pairs: Pairs are "drawn" at random, or each image of a class with the next one by name ("neighbour").
+        seed: The seed of drawn pairs.
+        hold_out: Every how many items (for pairs: maps) one is held out to choose thresholds on; 0 for none.
+        views: Further views of each image, "flip" and scales, over which maps are averaged.
+        curves: The number of steps of insertion and deletion; 0 to leave both out.
+        fusions: Makes this an ablation: the ways to join blocks, of which each is measured, by the metrics of
+            ABLATED_KINDS. If empty, blocks are joined by the mean.
+        block_weights: For the fusion "weights", the weights of all blocks in the order they run. If empty, the last of
+            n blocks has the weight n, the one before it n - 1, and so on.
     """
 
     kind: str = "localization"
@@ -76,22 +93,22 @@ class Protocol:
         if self.curves == 1 or self.curves < 0:
             raise GamlensError(f"curves={self.curves}: give 0 for no curves, or 2 steps or more, such as 20.")
         if self.curves and (self.kind, self.task) != ("objective", "classification"):
-            raise GamlensError("Insertion and deletion (curves=...) belong to kind objective, task classification.")
+            raise GamlensError("Insertion and deletion (curves=...) need kind objective and task classification.")
         if self.kind == "segmentation" and self.task != "classification":
             raise GamlensError("Segmentation is measured for classes only: use task classification.")
         for fusion in self.fusions:
             if fusion not in JOINED:
                 raise GamlensError(f"There is no fusion {fusion!r}: {near(fusion, JOINED)}")
         if self.fusions and (self.kind, self.task) != ("localization", "classification"):
-            raise GamlensError("Fusions are varied for kind localization, task classification.")
+            raise GamlensError("Fusions can be varied only for kind localization and task classification: use these.")
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is measured of every map."""
+        """The kinds of evaluation whose metrics are measured on every map."""
         return ABLATED_KINDS if self.fusions else (self.kind,)
 
     def fusion(self, name: str, n: int) -> Fusion:
-        """The fusion of that name for n blocks."""
+        """The fusion of that name for n blocks, as `Trace.explain` takes it: a name, or one weight per block."""
         if name != WEIGHTS:
             return name
         return self.block_weights[-n:] or [float(place) for place in range(1, n + 1)]
@@ -102,13 +119,17 @@ class Protocol:
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
-    """Whether a run measured its data as the paper did: by masks where the data set has them, else by boxes."""
-    kind = about["protocol"]["kind"]
-    return bool(kind == "objective" or (kind == "segmentation") == (about["data"] in names_with("masks")))
+    """Whether a run used the ground truth that is usual for its data set (`DatasetEntry.measured_by`), or needed none.
+
+    `about` is the description of the run (run.json).
+    """
+    kind, data = about["protocol"]["kind"], about["data"]
+    masks = data in DATASETS and getattr(DATASETS[data], "measured_by", "boxes") == "masks"
+    return bool(kind == "objective" or kind == ("segmentation" if masks else "localization"))
 
 
 def variant(about: Mapping[str, Any]) -> str:
-    """What a run chose beside the defaults, in words: `input=crop, views=flip+1.43`."""
+    """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
     usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
     for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
@@ -123,7 +144,12 @@ def variant(about: Mapping[str, Any]) -> str:
 class Unit:
     """One item to measure: an image and a class, or a pair of images of one class.
 
-    `held_out` says of each of its maps whether it chooses thresholds; `problem` why it cannot be measured.
+    Attributes:
+        name: The name of the item in results.
+        samples: Its one or two images.
+        label: The class.
+        held_out: For each image, whether its map is used to choose thresholds and left out of the result.
+        problem: Why the item cannot be measured, such as a missing mask; "" if it can.
     """
 
     name: str
@@ -139,11 +165,16 @@ NamedSamples = tuple[str, tuple[Sample, ...], int]  # an item's name, its one or
 def units(
     dataset: Dataset, protocol: Protocol, *, chosen: Manifest | None = None, hold_out: Manifest | None = None
 ) -> list[Unit]:
-    """The items of a protocol, sorted by name. Held-out maps choose thresholds and are left out of IoU.
+    """List the items that a protocol measures, and which of their maps are held out to choose thresholds.
 
-    Classes: every `hold_out`-th item of the whole data set, before small objects are picked. Pairs: every
-    `hold_out`-th map, x and y of each pair in turn. `chosen` (items or pairs) and `hold_out` (images) are manifests
-    that say it instead.
+    Classes: items are sorted by name; every `protocol.hold_out`-th item of the whole data set is held out, counted
+    before small objects are selected. Pairs: every `protocol.hold_out`-th map is held out, counted x, y, x, y, ...
+
+    Args:
+        dataset: The data set.
+        protocol: The protocol.
+        chosen: The items or pairs to measure, in place of those that the protocol selects or draws.
+        hold_out: The images to hold out, in place of every `protocol.hold_out`-th.
     """
     for manifest in (chosen, hold_out):
         if manifest is not None:
@@ -162,6 +193,11 @@ def units(
         found = _narrowed(found, dataset, protocol, chosen)
     if not found:
         raise GamlensError(f"{dataset.name} at {dataset.root!r} has no item for {protocol.kind} by {protocol.task}.")
+    if all(unit.problem for unit in found):
+        raise GamlensError(
+            f"No item of {dataset.name} at {dataset.root!r} has the ground truth that {protocol.kind} needs: "
+            f"{found[0].problem} Is a part of the data set missing, or is another kind of evaluation meant?"
+        )
     return found
 
 
@@ -222,7 +258,11 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def parse_hold_out(text: str) -> tuple[int, Manifest | None]:
-    """Read --hold-out: a number k, which holds out every k-th item, or a manifest file of the held-out items."""
+    """Read the option --hold-out: a number (every how many items one is held out), or the file of a manifest.
+
+    Returns:
+        The number (0 with a manifest), and the manifest or None.
+    """
     try:
         return int(text), None
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a run measured: its description and its rows, as columns by method and n.
+"""A run in memory and on disk: its description, and what was measured as columns per method and n.
 
 On disk a run is a folder: run.json describes it, and parts/ holds Parquet files with one row per item, method, n and
 side.
@@ -29,12 +29,12 @@ from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 
 Columns = dict[str, Any]
-ITEM_COLUMNS: dict[str, str] = {  # what an item and its map are, by Arrow's names
+ITEM_COLUMNS: dict[str, str] = {  # the columns that describe an item and its map: {column: Arrow's name of the type}
     "item": "string", "image": "string", "label": "int32", "method": "string", "n": "int16", "side": "string",
     "held_out": "bool", "map_mean": "float64", "area": "float64",
 }  # fmt: skip
 
-ROW_KEYS = ("item", "method", "n", "error")
+ROW_KEYS = ("item", "method", "n", "error")  # columns that `read` needs, whichever others were asked for
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ class Run:
 
 
 def column_types() -> dict[str, str]:
-    """The columns of a file of results, in their order: those of the item, of every metric (METRICS), and its error.
+    """The columns of a file of results, in their order: {column: type}.
 
-    A type has Arrow's name; in brackets it is a list of such values per row.
+    They are the columns of the item, of every metric (METRICS), and the error. A type is Arrow's name; in brackets it
+    is a list of such values per row.
     """
     own = metric_column_types()
     if taken := [name for name in (*ITEM_COLUMNS, "error") if name in own]:
@@ -107,7 +108,7 @@ def collect(about: dict[str, Any], rows: Iterable[ResultRow]) -> Run:
 
 
 def check_known(rows: Sequence[ResultRow]) -> None:
-    """A column that no metric declares is an error: it would be lost."""
+    """Raise a GamlensError if rows have a column that no metric declares, because it would not be stored."""
     if unknown := {name for row in rows for name in row} - column_types().keys():
         raise GamlensError(
             f"A row of results has the column {', '.join(sorted(unknown))}, which no metric declares: add it to the "
@@ -146,7 +147,10 @@ def errors_in(folder: RunFolder) -> int:
 
 
 def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:
-    """Columns by method and n, in the order of measuring; each part is packed before the next one comes."""
+    """Group the rows of parts by method and n, in the order in which they were measured.
+
+    The lists of a part are packed into arrays before the next part is read, which limits the memory.
+    """
     groups: dict[tuple[str, int], list[Columns]] = {}
     sizes: dict[tuple[str, int], list[int]] = {}
     errors: list[ResultRow] = []
@@ -175,10 +179,16 @@ def _plain(value: Any) -> Any:
 
 
 def _packed(values: list[Any], kind: str, *, stack: bool) -> list[Any] | np.ndarray[Any, Any]:
-    """Some rows of a column, of which one at least has a value.
+    """Convert N values of a column, at least one of them not None, to an array if possible.
 
-    Numbers become an array (N,), or with `stack` (N,T) of a list per row, with NaN where one is missing. Without
-    `stack` lists may differ in length and stay a list of arrays; names stay a list of names.
+    Args:
+        values: One value per row; None where it is missing.
+        kind: The type of the column, as in `column_types`.
+        stack: Whether tables read the column. Lists then have one length and become an array (N,T).
+
+    Returns:
+        An array (N,) for numbers or (N,T) for stacked lists, with NaN for None. Lists that are not stacked may differ
+        in length and become a list of arrays; texts stay a list.
     """
     if kind.startswith("[") and stack:
         width = len(next(value for value in values if value is not None))
@@ -186,13 +196,16 @@ def _packed(values: list[Any], kind: str, *, stack: bool) -> list[Any] | np.ndar
         return np.array(rows, dtype=np.float64 if "64" in kind else np.float32)
     if kind.startswith("["):
         return [value if value is None else np.asarray(value, dtype=np.float32) for value in values]
-    if kind in ("string", ""):  # "": a metric that is not registered here declared it
+    if kind in ("string", ""):  # "": the column of a metric that is not in METRICS now
         return values
     return np.array(values, dtype=np.float64 if stack or kind.startswith("float") else None)
 
 
 def _joined(pieces: list[Columns], sizes: list[int]) -> Columns:
-    """The columns of several parts, one below the other. A part without a column has NaN, or None, in its place."""
+    """Concatenate the columns of several parts; `sizes` are their numbers of rows.
+
+    Rows of a part that does not have a column get NaN, or None if the column is a list.
+    """
     found: Columns = {}
     for name in dict.fromkeys(name for piece in pieces for name in piece):
         known = next(piece[name] for piece in pieces if name in piece)

@@ -19,7 +19,13 @@ from gamlens.lens import Lens
 
 @dataclass(frozen=True)
 class Engine:
-    """Where a run happens: `local` with decoding threads, or `ray` with one model per worker."""
+    """Where a run happens.
+
+    Attributes:
+        name: "local" for this process, or "ray" for a cluster.
+        workers: The number of decoding threads (local), or of processes with a model each (ray). None for a default.
+        address: The address of a Ray cluster. None starts one on this machine.
+    """
 
     name: str = "local"
     workers: int | None = None
@@ -40,7 +46,13 @@ class Engine:
 
 
 def make_measurer(make: Callable[[], Lens], protocol: Protocol, measured: bool = False) -> Measurer:
-    """The worker of a process. `make` builds its lens, or returns one that exists already."""
+    """Make the worker of a process.
+
+    Args:
+        make: Builds the lens, or returns one that exists already.
+        protocol: The protocol.
+        measured: Whether an earlier part of the run measured items; see `Measurer`.
+    """
     lens = make()
     set_input(lens, protocol)
     return Measurer(lens, protocol, measured)
@@ -66,11 +78,23 @@ def evaluate_run(
     about: dict[str, Any] | None = None,
     status: Callable[[int, int], None] = lambda items, errors: None,
 ) -> dict[str, Any]:
-    """Measure items into a run folder, going on where an earlier try stopped. Returns its summary, and as `measured`
-    how many items were measured now.
+    """Measure items into a run folder. If the folder holds a part of this run, only the rest is measured.
 
-    `make` builds the lens; it is called once here, and once in every worker of a cluster. `status` is called with the
-    number of items and of errors so far.
+    Args:
+        make: Builds the lens. It is called once here, and once in every worker of a cluster.
+        dataset: The data set of the items.
+        items: The items, from `units`.
+        protocol: The protocol.
+        place: The run folder, or a URI such as s3://bucket/run.
+        batch: Items per forward.
+        chunk: Items per file of results.
+        engine: Where the run happens; by default in this process.
+        fresh: Whether to delete a run that the folder holds.
+        about: Further entries for run.json.
+        status: Called with the number of items and of errors so far.
+
+    Returns:
+        The summary of the run (done.json), and as `measured` how many items this call measured.
     """
     if protocol.fusions:
         raise GamlensError("A run folder holds one way to join blocks, the mean: gamlens ablate varies them.")

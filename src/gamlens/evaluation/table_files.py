@@ -47,8 +47,16 @@ def draw_charts(rows: Mapping[str, Sequence[render.Chart]], heads: Sequence[str]
 def write_files(
     folder: Path, texts: dict[str, str], pictures: dict[str, Image.Image], tables: dict[str, TextTable] | None = None
 ) -> list[Path]:
-    """Write texts and PNG pictures by name below a folder, and tables as CSV files by name and all in table.md; all of
-    these files or none. Returns the files.
+    """Write all files of a result below a folder, or none of them if one cannot be written.
+
+    Args:
+        folder: The folder.
+        texts: {file name: text}.
+        pictures: {file name: picture}, written as PNG.
+        tables: {file name: table}, each written as a CSV file, and all together as table.md.
+
+    Returns:
+        The files.
     """
     if tables:
         texts = texts | {name: comma_separated(*table) for name, table in tables.items()}

@@ -25,7 +25,7 @@ CONFIDENCE_KINDS = ("logit", "probability")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run measured: task, data and model; `variant` names the choices that are not the defaults."""
+    """The setting of a run: task, data and model; `variant` names the choices that are not the defaults."""
 
     task: str
     data: str
@@ -49,8 +49,19 @@ class Setting:
 class Cell:
     """One number of a table: a metric of a method at n, its interval, and the paper's number where there is one.
 
-    `metric` is its title and `better` its direction; `left_out` items do not count, `why` says the reason; `run` tells
-    runs apart, `errors` are its items that failed.
+    Attributes:
+        setting: The setting of the run.
+        metric: The title of the metric.
+        method: The method, or the name of a control.
+        n: The number of blocks; 0 for a control.
+        value: The mean and its interval.
+        threshold: The threshold at which maps were cut, if the metric has one.
+        left_out: How many items the mean leaves out; `why` says the reason.
+        paper: The paper's number, measured with `paper_model`.
+        errors: How many items of the run failed.
+        run: The description of the run as JSON, which tells runs apart.
+        better: Whether higher ("up") or lower ("down") is better.
+        why: Why items are left out; see `MetricValues`.
     """
 
     setting: Setting
@@ -140,7 +151,7 @@ class Contest:
 
 
 def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
-    """`first` against every other method at the same n, and against every control: paired differences."""
+    """Compare `first` item by item with every other method at the same n, and with every control (whose n is 0)."""
     check_real(run)
     measured = {
         key: {score.metric.title: score for score in scores(run, columns, confidence=confidence)}
@@ -171,8 +182,10 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
 
 
 def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The layout of the paper: one line per task, data, model and metric; for each method its numbers at each n, the
-    improvement and the numbers of the paper.
+    """Arrange numbers as in the paper's tables, as a header and lines: one line per task, data, model and metric.
+
+    A line has, for each method, its numbers at each n, the improvement from n = 1 to 2 and the numbers of the paper;
+    then the controls.
     """
     methods = list(dict.fromkeys(cell.method for cell in found if cell.n > 0))
     ns = sorted({cell.n for cell in found if cell.n > 0})
@@ -192,7 +205,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
 
 
 def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The same numbers for a narrow screen: one line per metric and method."""
+    """Arrange the numbers of `rows_of` for a narrow screen: one line per metric and method."""
     ns = sorted({cell.n for cell in found if cell.n > 0})
     gain = {1, 2} <= set(ns)
     header = ("metric", "method", *(f"n={n}" for n in ns), *(("Impr.",) if gain else ()), "paper")
@@ -209,7 +222,10 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
-    """The cells of each line. Two runs share a line unless they have different numbers for the same method and n."""
+    """Group cells into lines of a table: {(method, n): cell} per line.
+
+    Runs of the same setting share a line unless they have different numbers for the same method and n.
+    """
     made: list[dict[tuple[str, int], Cell]] = []
     for key in dict.fromkeys((cell.setting, cell.metric) for cell in found):
         own = [cell for cell in found if (cell.setting, cell.metric) == key]

@@ -22,7 +22,7 @@ JSON, MAPS = "explanation.json", "maps.npz"
 def save(result: Explanation, folder: str | Path, *, cmap: str, style: str) -> list[str]:
     """Write `result` to `folder`. If a file cannot be written, the folder stays as it was.
 
-    Pictures of an explanation that was saved in the folder before, and that this one has not, are deleted.
+    If an explanation was saved in the folder before, those of its pictures that are not overwritten are deleted.
 
     Returns:
         The paths of the files.

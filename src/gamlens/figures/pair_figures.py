@@ -48,7 +48,10 @@ def negative(request: FigureRequest) -> Grid:
 
 
 def layers(request: FigureRequest) -> Grid:
-    """One row per block of a pair, from the last: map, activations, positive gradients, and the mean map down to it."""
+    """One row per block of a pair, last block first: its map, activations, positive gradients, and a mean map.
+
+    The mean map is that of all blocks from the last one to the block of the row.
+    """
     require_several_blocks(request.lens)
     x, y = example_pairs(request)[0]
     trace = request.lens.trace_pair(x.image, y.image, n=min(4, len(request.lens.blocks)))

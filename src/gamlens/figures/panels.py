@@ -60,7 +60,7 @@ def plain_map(values: Tensor, frame: Frame, top: float | None = None) -> Panel:
 
 
 def is_empty(explanation: Explanation, row: int = 0) -> bool:
-    """Whether a map is all zeros, as normalisation makes maps that were flat or not finite."""
+    """Whether a map is all zeros. Normalisation gives zeros for a raw map that is flat or not finite."""
     return float(explanation.maps[row].max()) == 0
 
 

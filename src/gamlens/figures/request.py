@@ -57,7 +57,7 @@ class FigureRequest:
         n: The number of last blocks for GAM.
         others: The number of last blocks for the other methods.
         score: The pair score.
-        threshold: Map values from 0 to 1; boxes and masks are drawn around pixels of at least this value.
+        threshold: A map value from 0 to 1; boxes and masks are drawn around the pixels of at least this value.
     """
 
     lens: Lens
@@ -170,7 +170,7 @@ def from_dataset(
 
 
 def example_of(sample: Sample, unit: Unit, kind: str) -> Example:
-    """An example of a sample's image with the ground truth of the unit's class that evaluations of this `kind` use."""
+    """Make an example of a sample's image with the ground truth of the unit's class that suits `kind`."""
     own = [box for box in sample.boxes if box.label == unit.label and kind == "localization"]
     boxes = tuple((box.x0, box.y0, box.x1, box.y1) for box in own)
     mask, void = (sample.load_mask(unit.label), sample.void()) if kind == "segmentation" else (None, None)

@@ -114,7 +114,10 @@ def prepare(images: Any, transform: Transform | ExternalTransform, views: Views 
 def _with_mirrored(
     batches: list[Tensor], shown: Sequence[Picture], frames: list[Frame], views: Views, raw: Transform | None = None
 ) -> ModelInput:
-    """Make a ModelInput of one batch per scale. With `views.mirrored`, each batch is followed by its mirrored copy."""
+    """Make a ModelInput of one batch per scale. With `views.mirrored`, each batch is followed by its mirrored copy.
+
+    `raw` is the transform that must still normalise the batches; None if they are normalised.
+    """
     flips = (False, True) if views.mirrored else (False,)
     if views.mirrored:
         batches = [view for batch in batches for view in (batch, batch.flip(3))]
@@ -162,8 +165,8 @@ def _resized(batch: Tensor, scale: float) -> Tensor:
 def prepare_pixels(image: Any, transform: Transform | ExternalTransform, views: Views = PLAIN_VIEW) -> ModelInput:
     """Prepare one image for every view, but leave its pixels in uint8, to be normalised later by `normalise_on`.
 
-    A quarter of the bytes is then copied to a GPU. Where there are no such pixels (several images, a tensor, a user's
-    own transform), this is `prepare`, and the result is normalised already.
+    Only a quarter of the bytes must then be copied to a GPU. A tensor, several images, and a user's own transform are
+    handled by `prepare` instead, and the result is normalised already.
     """
     shown = tuple(pictures(image))
     if isinstance(transform, ExternalTransform) or len(shown) != 1 or shown[0].tensor is not None:

@@ -16,7 +16,7 @@ from gamlens.inputs.frame import Frame, Size
 
 Mode = Literal["squash", "crop"]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-LARGEST_RESIZE = 1 << 22  # a crop from a resized image of more pixels than this is resized by itself, to save memory
+LARGEST_RESIZE = 1 << 22  # if the whole resized image would have more pixels, only the crop is resized, to save memory
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 

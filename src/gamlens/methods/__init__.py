@@ -1,6 +1,6 @@
 """Saliency methods, one file per paper. Each is a pure function from tensors to an unnormalised map (B,h,w).
 
-`METHODS` says of each method all that others must know: what its function is given, and how its map behaves.
+An entry of `METHODS` says which tensors the function of a method takes, and which properties its map has.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gamlens.errors import Registry
 from gamlens.fuse import at_least_float32, without_autocast
+from gamlens.methods.eigen_cam import eigen_cam
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
@@ -30,7 +31,7 @@ Reads = Literal["activation", "gradient", "score", "other"]
 
 @dataclass(frozen=True)
 class Method:
-    """An entry of METHODS: a function, and all that others must know about it.
+    """An entry of METHODS: the function of a method, and the properties by which the rest of the package uses it.
 
     Attributes:
         fn: Tensors of B rows -> a map (B,h,w), neither resized nor normalised. `reads` says which tensors.
@@ -40,15 +41,18 @@ class Method:
         title: The name that people read.
         reads_score: Whether `fn` is given the explained score, (B,), too.
         during: Makes the context that the forward of an "input" method runs under.
-        needs_gradient: Whether `fn` is given the gradient of the score. Where it is not, images that are traced for
-            this method run without a graph and without a backward.
-        hides_evidence: Whether the map is relu(P + N) of Eq. 4, so that it is zero wherever negative gradients
-            outweigh the positive evidence. A result then warns if they do so for most of it.
-        scales_with_gradient: Whether the map of c times the gradient is c times the map, for every c > 0. The
-            normalised map is then the same for any multiple of a score.
-        divides: Whether `fn` divides by sums of activations or gradients. Near zero these lose digits.
-        stable: Whether finite tensors give a finite map in their own precision. The literal Grad-CAM++ works in
-            float32 and overflows.
+        needs_gradient: Whether `fn` is given the gradient of the score. If not, images that are traced for this method
+            run without a graph and without a backward.
+        hides_evidence: Whether the map is relu(P + N) of Eq. 4, so that it is zero wherever the negative part N
+            outweighs the positive part P. A result then warns if more than half of P is hidden in this way.
+        scales_with_gradient: Whether `fn` is proportional to the gradient: c times the gradient gives c times the map,
+            for every c > 0. The normalised map is then the same for any multiple of a score.
+        divides: Whether `fn` divides by a number that may be close to zero: a sum of activations or gradients, or the
+            difference of two singular values. Rounding errors are then large, and tests allow for that.
+        signed: Whether the map may have negative values if the activation has some. Maps of all other methods are
+            never negative.
+        stable: Whether finite tensors always give a finite map, computed in their own precision. The literal
+            Grad-CAM++ always computes in float32, and overflows.
     """
 
     fn: Callable[..., Tensor]
@@ -60,14 +64,15 @@ class Method:
     hides_evidence: bool = False
     scales_with_gradient: bool = False
     divides: bool = False
+    signed: bool = False
     stable: bool = True
 
     @cached_property
     def reads(self) -> tuple[Reads, ...]:
         """What `fn` is given, in this order, one row per map.
 
-        "activation" (B,C,h,w), the block or the pixels; "other" (B,C,h',w'), the other image's block; "gradient"
-        (B,C,h,w), that of the score by the activation; "score" (B,).
+        "activation" (B,C,h,w) is the block, or the pixels; "other" (B,C,h',w') is the block of the other image of a
+        pair; "gradient" (B,C,h,w) is the gradient of the score with respect to the activation; "score" is (B,).
         """
         if self.kind == "pair":
             return ("activation", "other")
@@ -97,7 +102,8 @@ METHODS: dict[str, Method] = Registry(
         "layer_cam": Method(layer_cam, "block", "LayerCAM", scales_with_gradient=True),
         "hires_cam": Method(hires_cam, "block", "HiResCAM", scales_with_gradient=True),
         "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM", scales_with_gradient=True, divides=True),
-        "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False),
+        "eigen_cam": Method(eigen_cam, "block", "Eigen-CAM", needs_gradient=False, divides=True, signed=True),
+        "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False, signed=True),
         "input_gradient": Method(input_gradient, "input", "Input gradient", scales_with_gradient=True),
         "guided_backprop": Method(
             guided_backprop, "input", "Guided backprop", during=Guided, scales_with_gradient=True

@@ -1,4 +1,7 @@
-"""Grad-CAM. Selvaraju et al., ICCV 2017 (GAM paper, Eq. 3), and its diagnosis (Eq. 4)."""
+"""Grad-CAM. Selvaraju et al., ICCV 2017 (GAM paper, Eq. 3).
+
+`evidence` shows where it hides positive evidence (GAM paper, Eq. 4).
+"""
 
 import torch
 from torch import Tensor

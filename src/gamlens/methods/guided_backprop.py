@@ -35,7 +35,11 @@ class Guided(TorchFunctionMode):
 
 
 def guided_backprop(pixels: Tensor, gradient: Tensor) -> Tensor:
-    """max_c |g_c|, where g is the gradient by the model's input under `Guided`: (B,C,H,W), (B,C,H,W) -> (B,H,W)."""
+    """max_c |g_c|, where g is the gradient of the score with respect to the pixels, computed while each ReLU (or ReLU6)
+    passes back positive gradients only: (B,C,H,W), (B,C,H,W) -> (B,H,W).
+
+    `Guided` is the context under which such a gradient is computed.
+    """
     return gradient.abs().amax(dim=1)
 
 

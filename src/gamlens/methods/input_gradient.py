@@ -1,10 +1,10 @@
-"""The plain gradient of the score by the pixels. Simonyan et al., ICLR workshop 2014."""
+"""The plain gradient of the score with respect to the pixels. Simonyan et al., ICLR workshop 2014."""
 
 from torch import Tensor
 
 
 def input_gradient(pixels: Tensor, gradient: Tensor) -> Tensor:
-    """max_c |g_c|, pixel by pixel, where g is the gradient by the model's input: (B,C,H,W), (B,C,H,W) -> (B,H,W).
+    """max_c |g_c| at each pixel, where g is the gradient with respect to the pixels: (B,C,H,W), (B,C,H,W) -> (B,H,W).
 
     >>> import torch
     >>> g = torch.tensor([[[[1.0, -4.0]], [[-3.0, 2.0]]]])

@@ -3,7 +3,7 @@
 METRICS drives the evaluation: what is measured, stored, and shown in tables and reports follows from its entries
 (`Metric` in metric.py). `aggregate` makes the numbers of tables from the values of items.
 
-A value is NaN where there is nothing to measure (no positive confidence, no ground truth); such an item counts nowhere.
+A value is NaN where there is nothing to measure (no positive score, no ground truth); means leave such an item out.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from gamlens.metrics.iou import box_hits, box_iou, boxes_at, hits_value, iou_gri
 from gamlens.metrics.masking import CONTROLS, Fill, centre, centre_prior, explain_mask
 from gamlens.metrics.metric import KINDS, Metric, MetricInput, MetricValues, StoredColumns
 from gamlens.metrics.pointing import measure_pointing_mask, peak, pointing, pointing_mask
+from gamlens.metrics.pxap import pxap
 from gamlens.metrics.similarity import hog, pearson, ranks, ssim
 from gamlens.metrics.thresholds import THRESHOLDS, best_threshold
 
@@ -29,6 +30,7 @@ METRICS: dict[str, Metric] = Registry("metric", {
     "max_box_acc": Metric(box_hits, "MaxBoxAcc", "up", ("localization",), {"iou": "[float32]"}, measure_boxes,
                           hits_value),
     "pointing": Metric.on_boxes(pointing, "Pointing", "up", column="pointing"),
+    "pxap": Metric.on_boxes(pxap, "PxAP", "up", column="pxap"),
     "mask_iou": Metric.on_masks(mask_iou_grid, "IoU", "up", column="iou", type="[float32]"),
     "pointing_mask": Metric(pointing_mask, "Pointing", "up", ("segmentation",), {"pointing": "float64"},
                             measure_pointing_mask),
@@ -42,8 +44,12 @@ METRICS: dict[str, Metric] = Registry("metric", {
 
 @dataclass(frozen=True)
 class Similarity:
-    """An entry of SIMILARITIES: `describe` turns maps (N,H,W) into features, `compare` those of two sets into one
-    similarity per row (N,).
+    """An entry of SIMILARITIES: a measure of how alike two maps are.
+
+    Attributes:
+        describe: Computes the features of maps: (N,H,W) -> (N,...).
+        compare: Compares the features of two sets of maps row by row: (N,...), (N,...) -> (N,).
+        title: Its name in tables.
     """
 
     describe: Callable[[Tensor], Tensor]

@@ -6,17 +6,18 @@ from torch import Tensor
 from gamlens.metrics._checks import check_scores
 from gamlens.metrics.metric import MeasuredColumns, MetricInput, MetricValues, StoredColumns
 
-# The scores that a run may hold, before and after masking: those of a class, or that of a pair.
+# The columns of scores that a run may have, before and after masking. Runs of classes have logit and probability, runs
+# of pairs have similarity.
 SCORE_COLUMNS: dict[str, str] = {
     f"{when}_{name}": "float64" for name in ("logit", "probability", "similarity") for when in ("before", "after")
 }
 
 
 def drop(before: Tensor, after: Tensor) -> Tensor:
-    """The share of the score that is lost, max(0, Y - O) / Y: (N,), (N,) -> (N,).
+    """The share of the score that is lost when the model sees image x map, max(0, Y - O) / Y: (N,), (N,) -> (N,).
+    Y is the score of the whole image, O that of image x map. ADP is 100 x the mean over the items with Y > 0.
 
-    Y is the score before masking, O the one after: NaN where Y <= 0, above 1 where O < 0. ADP is 100 x the mean over
-    the items with Y > 0.
+    The share is NaN where Y <= 0, and above 1 where O < 0.
 
     >>> drop(torch.tensor([4.0, 4.0, -1.0]), torch.tensor([3.0, 5.0, 2.0]))
     tensor([0.2500, 0.0000,    nan])
@@ -27,13 +28,15 @@ def drop(before: Tensor, after: Tensor) -> Tensor:
 
 
 def increase(before: Tensor, after: Tensor) -> Tensor:
-    """Whether the score rises, O > Y: (N,), (N,) -> (N,) bool. PIC is 100 x the mean over all items."""
+    """Whether the score rises when the model sees image x map, O > Y: (N,), (N,) -> (N,) bool. PIC is 100 x the mean
+    over all items.
+    """
     check_scores(before, after)
     return after > before
 
 
 def measure_scores(given: MetricInput) -> MeasuredColumns:
-    """The scores before and after masking; those that the evaluation does not have are None."""
+    """Fill SCORE_COLUMNS with the scores before and after masking; None for a score that the evaluation lacks."""
     found = {"before": given.before, "after": given.after}
     return {column: found[when].get(name) for column in SCORE_COLUMNS for when, name in [column.split("_")]}
 
@@ -51,6 +54,9 @@ def increase_value(stored: StoredColumns) -> MetricValues:
 
 
 def _before_after(stored: StoredColumns) -> tuple[Tensor, Tensor]:
-    """The similarity of a run of pairs, otherwise the confidence that the table is made for: (N,), (N,)."""
+    """Return the scores before and after masking, (N,) each.
+
+    For a run of pairs it is the similarity; for a run of classes the one that `stored.confidence` names.
+    """
     name = "similarity" if "before_similarity" in stored.columns else stored.confidence
     return stored.columns[f"before_{name}"], stored.columns[f"after_{name}"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from gamlens.errors import GamlensError
 
 Better = Literal["up", "down"]
-INDICES_AT_ONCE = 2**22  # how many the bootstrap draws together, which bounds its memory
+INDICES_AT_ONCE = 2**22  # how many random indices the bootstrap draws at once, which bounds its memory
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of a - b and its bootstrap interval; on how many items a is better (`wins`), worse or equal; and the
-    p value of the two-sided sign test.
+    """The mean of a - b and the ends of its bootstrap interval (`low`, `high`).
+
+    `wins`, `losses` and `ties` count the items on which a is better, worse and equal; `p` is the p value of the
+    two-sided sign test.
     """
 
     mean: float

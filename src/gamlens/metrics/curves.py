@@ -32,9 +32,13 @@ def steps(maps: Tensor, count: int) -> Iterator[Tensor]:
 
 
 def auc(scores: Tensor) -> Tensor:
-    """The area under each curve by the trapezoidal rule, with S equal steps from 0 to 1: (S,N) -> (N,)."""
+    """The area under the curve of the probability while pixels appear (insertion) or vanish (deletion) in the order of
+    the map, by the trapezoidal rule over S equally spaced points from 0 to 1: (S,N) -> (N,).
+    """
     if scores.ndim != 2 or len(scores) < 2:
-        raise GamlensError(f"Curves have the shape (steps,N) with at least two steps, found {tuple(scores.shape)}.")
+        raise GamlensError(
+            f"Curves must have the shape (steps,N) with at least two steps; found {tuple(scores.shape)}."
+        )
     if not bool(scores.isfinite().all()):
         raise GamlensError("Scores must be finite, found NaN or infinity: check the output of the model.")
     return torch.trapezoid(scores, dx=1 / (len(scores) - 1), dim=0)

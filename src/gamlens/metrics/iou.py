@@ -1,6 +1,6 @@
 """Intersection over union of boxes and of masks, at all thresholds at once.
 
-Boxes are x0,y0,x1,y1 and half-open. An item without ground truth has the IoU NaN and counts nowhere.
+Boxes are x0,y0,x1,y1 and half-open. The IoU of an item without ground truth is NaN, and means leave it out.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from gamlens.metrics._checks import check_boxes, check_maps, check_masks, check_
 from gamlens.metrics.metric import MeasuredColumns, MetricInput, MetricValues, StoredColumns, at_own_threshold
 from gamlens.metrics.thresholds import THRESHOLDS
 
-MAPS_AT_ONCE = 128  # how many mask_iou_grid counts together, which bounds its memory
+MAPS_AT_ONCE = 128  # how many maps `mask_iou_grid` processes at once, which bounds its memory
 
 
 def box_iou(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
@@ -56,16 +56,17 @@ def boxes_at(maps: Tensor, thresholds: Sequence[float] | Tensor = THRESHOLDS) ->
 
 
 def iou_grid(maps: Tensor, truths: Sequence[Tensor], *, thresholds: Sequence[float] | Tensor = THRESHOLDS) -> Tensor:
-    """IoU of the tight box around all pixels >= t, for every t: (N,H,W), N of (K_i,4) -> (N,T)."""
+    """IoU of the tight box around all pixels >= t, for every threshold t: (N,H,W), N of (K_i,4) -> (N,T)."""
     return box_iou(boxes_at(maps, thresholds), truths)
 
 
 def mask_iou_grid(
     maps: Tensor, truth: Tensor, void: Tensor | None = None, *, thresholds: Sequence[float] | Tensor = THRESHOLDS
 ) -> Tensor:
-    """IoU of map >= t with a mask, `void` pixels left out, for every t: (N,H,W), bool (N,H,W) -> (N,T).
+    """IoU of the pixels >= t with a mask, `void` pixels left out, for every t: (N,H,W), bool (N,H,W) -> (N,T).
 
-    Pixels are counted once, by how many thresholds they reach; sums of these counts from the top say what each t keeps.
+    The map is not compared with each t. Instead, pixels are counted once by the number of thresholds that they reach;
+    a cumulative sum of the counts, from the largest number down, gives how many pixels are >= t for every t.
     """
     check_maps(maps)
     check_masks("truth", truth, maps)
@@ -74,6 +75,7 @@ def mask_iou_grid(
     grid, unsort = _thresholds(thresholds, maps).sort()
     parts = (torch.split(tensor, MAPS_AT_ONCE) for tensor in (maps, truth, void))
     counts = [_counts(*part, grid=grid) for part in zip(*parts, strict=True)]
+    # kept[n, region, k]: how many pixels of the region reach at least k thresholds. Region 0 is outside, 1 inside.
     kept = torch.cat(counts).flip(2).cumsum(dim=2).flip(2)
     union = kept[:, 0, 1:] + kept[:, 1, :1]
     iou = torch.where(kept[:, 1, :1] > 0, kept[:, 1, 1:] / union, torch.nan)
@@ -81,7 +83,7 @@ def mask_iou_grid(
 
 
 def box_hits(grid: Tensor, *, at: float = 0.5) -> Tensor:
-    """1 where IoU >= `at`, else 0, NaN where there is no ground truth: (N,T) -> (N,T).
+    """1 where IoU >= `at` (by default 0.5), else 0, NaN where there is no ground truth: (N,T) -> (N,T).
 
     MaxBoxAcc (Choe et al., CVPR 2020) is 100 x its mean over items at the threshold that is best for them.
     """
@@ -99,7 +101,10 @@ def measure_boxes(given: MetricInput) -> MeasuredColumns:
 
 
 def hits_value(stored: StoredColumns) -> MetricValues:
-    """MaxBoxAcc from the column of IoU. By its definition the items that count choose the threshold themselves."""
+    """Compute MaxBoxAcc from the column of IoU, at the threshold that is best for the counted items themselves.
+
+    This is its definition: unlike for IoU, the threshold is not chosen on held-out items.
+    """
     return at_own_threshold(box_hits(stored.columns["iou"].double()), stored.held_out)
 
 
@@ -126,7 +131,10 @@ def _extent(hits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counts(maps: Tensor, truth: Tensor, void: Tensor, *, grid: Tensor) -> Tensor:
-    """Pixels outside, inside and void, by how many of the sorted thresholds they reach: (N,H,W) -> (N,3,T+1)."""
+    """Count the pixels of each region by how many of the sorted thresholds they reach: (N,H,W) -> (N,3,T+1).
+
+    The regions are 0: outside the mask, 1: inside, 2: void.
+    """
     width = len(grid) + 1
     region = torch.where(void, 2, truth.to(torch.int32))
     first = torch.arange(len(maps), dtype=torch.int32, device=maps.device)[:, None, None] * 3

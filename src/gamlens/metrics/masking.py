@@ -14,17 +14,19 @@ Fill = Literal["black", "mean"]
 def explain_mask(
     images: Tensor, maps: Tensor, *, mean: Sequence[float], std: Sequence[float], fill: Fill = "black"
 ) -> Tensor:
-    """The normalised image times its map: raw images (N,3,H,W) in 0..1, maps (N,H,W) in 0..1 -> (N,3,H,W).
+    """Hide the pixels of images where the map is low, and normalise for the model: image x map.
 
-    `black` multiplies the raw image and then normalises it, so that hidden pixels are black; `mean` multiplies the
-    normalised image, so that hidden pixels have the mean colour.
+    Shapes: images (N,3,H,W) in 0..1, not normalised, and maps (N,H,W) in 0..1 -> (N,3,H,W), normalised.
+
+    With `fill` "black" the image is multiplied by the map and then normalised, so that hidden pixels are black. With
+    "mean" the normalised image is multiplied, so that hidden pixels have the colour `mean`.
     """
     if images.ndim != 4 or maps.shape != images.shape[:1] + images.shape[2:]:
         shapes = f"{tuple(images.shape)} and {tuple(maps.shape)}"
         raise GamlensError(f"Images (N,3,H,W) take maps (N,H,W) of the same size, found {shapes}.")
     if len(mean) != images.shape[1] or len(std) != images.shape[1]:
         raise GamlensError(
-            f"mean and std hold one number per channel: {images.shape[1]}, found {len(mean)}, {len(std)}."
+            f"mean and std must have one number per channel, {images.shape[1]}; found {len(mean)} and {len(std)}."
         )
     _check_unit("Raw images", images)
     _check_unit("Maps", maps)
@@ -34,7 +36,7 @@ def explain_mask(
         return (images * weight - centre) / spread
     if fill == "mean":
         return (images - centre) / spread * weight
-    raise GamlensError(f"What is hidden becomes 'black' or the 'mean' colour, not {fill!r}.")
+    raise GamlensError(f"fill must be 'black' or 'mean', the colour of hidden pixels; found {fill!r}.")
 
 
 def centre_prior(height: int, width: int) -> Tensor:
@@ -51,7 +53,7 @@ def centre(n: int, height: int, width: int) -> Tensor:
     return centre_prior(height, width).expand(n, height, width)
 
 
-# Maps (n,H,W) that need no model: they show nothing, everything, or the middle.
+# {name: a function (n, H, W) -> maps (n,H,W)}. These maps need no model: they show nothing, everything, or the middle.
 CONTROLS: dict[str, Callable[[int, int, int], Tensor]] = {"blank": torch.zeros, "ones": torch.ones, "centre": centre}
 
 

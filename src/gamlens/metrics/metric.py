@@ -20,7 +20,9 @@ KINDS = ("objective", "localization", "segmentation")
 
 @dataclass(frozen=True, eq=False)
 class MetricInput:
-    """What is at hand for the maps of one method on N items. What an evaluation does not have is empty or None.
+    """What a metric can read: the maps of one method on N items, and what belongs to these items.
+
+    A field that this kind of evaluation does not have is empty or None.
 
     All tensors lie on the CPU, except `maps` where there is no ground truth: these stay where the model is.
 
@@ -33,8 +35,8 @@ class MetricInput:
         before: objective: the explained score on the whole image by its name ("logit", "probability",
             "similarity"), (N,) each.
         after: objective: the same scores on image x map.
-        inserted: objective, where asked: the probability while pixels appear in the map's order, (S,N).
-        deleted: objective, where asked: the probability while pixels vanish in the map's order, (S,N).
+        inserted: objective, if curves were asked for: the probability while pixels appear in the map's order, (S,N).
+        deleted: objective, if curves were asked for: the probability while pixels vanish in the map's order, (S,N).
     """
 
     maps: Tensor
@@ -50,9 +52,12 @@ class MetricInput:
 
 @dataclass(frozen=True, eq=False)
 class StoredColumns:
-    """The columns of a metric that a run has for one method and n: (N,) or (N,T) each, NaN where a value is missing.
+    """The columns of one metric that a run stored for one method and n.
 
-    `held_out` (N,) marks the items that choose thresholds; `confidence` is the class score that a table is made for.
+    Args:
+        columns: {column: (N,) or (N,T)}, NaN where a value is missing.
+        held_out: The items on which thresholds are chosen, bool (N,).
+        confidence: The class score that the table is made for: "logit" or "probability".
     """
 
     columns: Mapping[str, Tensor]
@@ -66,10 +71,12 @@ class MetricValues:
 
     Args:
         values: (N,).
-        counted: Which items the table counts, bool (N,); the others chose the threshold. None: all.
-        threshold: Where the maps were cut, if the metric has a grid of thresholds.
-        grid: The values at all of THRESHOLDS, (N,T), of such a metric.
-        left_out: How many items the table leaves out, and `why`: the end of a sentence that begins with them.
+        counted: The items that the table's mean is taken over, bool (N,). On the others the threshold was chosen. None
+            means all items.
+        threshold: The threshold of `values`, for a metric that has one value per threshold.
+        grid: The values at all of THRESHOLDS, (N,T), for such a metric.
+        left_out: How many items the table leaves out.
+        why: Why they are left out, as the rest of the sentence "12 items ...", such as "chose the thresholds".
     """
 
     values: Tensor
@@ -86,7 +93,7 @@ ValueFunction = Callable[[StoredColumns], MetricValues]
 
 
 def first_column(stored: StoredColumns) -> MetricValues:
-    """100 x the metric's first column; of a grid (N,T) that at the threshold which is best on the held-out items."""
+    """Return 100 x the metric's first column. If it is (N,T), the threshold is the best one on the held-out items."""
     values = next(iter(stored.columns.values())).double()
     if values.ndim == 2:
         return at_best_threshold(values, stored.held_out)
@@ -95,9 +102,9 @@ def first_column(stored: StoredColumns) -> MetricValues:
 
 
 def at_best_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
-    """The values at the threshold with the best mean over the held-out items; the other items count: (N,T), (N,).
+    """Choose the threshold with the best mean over the held-out items, and count the other items: (N,T), (N,).
 
-    Where no item is held out, or every one, all items choose and all count.
+    If no item or every item is held out, the threshold is chosen on all items, and all are counted.
     """
     counted = _counted(held_out)
     best = best_threshold(grid if bool(counted.all()) else grid[held_out])
@@ -105,13 +112,13 @@ def at_best_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
 
 
 def at_own_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
-    """The values at the threshold with the best mean over the items that count: (N,T), (N,)."""
+    """Choose the threshold with the best mean over the counted items, those that are not held out: (N,T), (N,)."""
     counted = _counted(held_out)
     return cut_at(grid, best_threshold(grid[counted]), counted)
 
 
 def cut_at(grid: Tensor, index: int, counted: Tensor) -> MetricValues:
-    """The values of a grid (N,T) at one threshold, for the table."""
+    """Take the values of a grid (N,T) at the threshold with this index. `counted` (N,) are the items of the table."""
     left_out = int((~counted).sum())
     why = "chose the thresholds" if left_out else ""
     return MetricValues(100 * grid[:, index], counted, float(THRESHOLDS[index]), 100 * grid, left_out, why)
@@ -125,16 +132,17 @@ class Metric:
 
     Args:
         fn: The metric itself, a function of tensors.
-        title: Its name in tables; no two metrics of one kind share it.
+        title: Its name in tables; unique among the metrics of a kind.
         better: Whether a better map has a higher value ("up") or a lower one ("down").
-        kinds: The kinds of evaluation (KINDS) that measure it. None of them: it is only a function.
-        columns: What a run stores and `value` reads: {column: Arrow's name of the type}, in brackets for a list of T
-            values per item. Metrics may share a column; they then share `measure`, which runs once for all of them.
-        measure: From a MetricInput of N items to {column: (N,), (N,T), or a list of N}, with every column of
+        kinds: The kinds of evaluation (KINDS) that measure it. If empty, no evaluation does: it is only a function.
+        columns: What a run stores and `value` reads: {column: type}. A type is Arrow's name, such as "float64"; in
+            brackets, "[float32]", it is a list of T values per item. Metrics may share a column; they then share
+            `measure`, which runs once for all of them.
+        measure: A function from a MetricInput of N items to {column: (N,), (N,T), or a list of N}, with every column of
             `columns` and `details`. None for a column says that this evaluation does not have it.
-        value: From the stored columns to the values of a table; by default 100 x the first column (`first_column`).
+        value: A function from the stored columns to the values of a table; by default `first_column`.
         details: Further columns that `measure` fills, for looking at single items; no table reads them. A list may
-            have another length for every item.
+            have a different length for each item.
         needs_positive_score: The metric is a share of the explained score, so that it has no meaning for a score that
             may be zero or negative: tables of such runs leave it out.
         item_title: What the value of a single item is called, where that is not `title`.
@@ -154,7 +162,9 @@ class Metric:
     def __post_init__(self) -> None:
         for kind in self.kinds:
             if kind not in KINDS:
-                raise GamlensError(f"Metric {self.title!r}: no kind of evaluation is {kind!r}: {near(kind, KINDS)}")
+                raise GamlensError(
+                    f"Metric {self.title!r}: there is no kind of evaluation {kind!r}: {near(kind, KINDS)}"
+                )
         if self.kinds and (self.measure is None or not self.columns):
             kinds = ", ".join(self.kinds)
             raise GamlensError(f"Metric {self.title!r} is measured for {kinds}: give it `columns` and `measure`.")
@@ -189,5 +199,5 @@ def _on_masks(fn: Callable[..., Tensor], column: str, given: MetricInput) -> Mea
 
 
 def _counted(held_out: Tensor) -> Tensor:
-    """Which items a table counts: all that are not held out, or all where nothing else is left. (N,) bool."""
+    """The items that a table counts, bool (N,): those that are not held out, or all if every item is held out."""
     return ~held_out if not bool(held_out.all()) else torch.ones_like(held_out)

@@ -18,7 +18,9 @@ def peak(maps: Tensor) -> Tensor:
 
 
 def pointing(maps: Tensor, truths: Sequence[Tensor], *, tolerance: float = 0) -> Tensor:
-    """Whether the maximum is at most `tolerance` pixels from a pixel of a box: (N,H,W), N of (K_i,4) -> (N,) bool.
+    """Whether the maximum of the map lies in a box, or at most `tolerance` pixels from one (by default 0).
+
+    Shapes: (N,H,W), N of (K_i,4) -> (N,) bool.
 
     A box x0,y0,x1,y1 is half-open and holds the pixels whose centres lie in it. Every item needs a box.
 
@@ -36,7 +38,9 @@ def pointing(maps: Tensor, truths: Sequence[Tensor], *, tolerance: float = 0) ->
 
 
 def pointing_mask(maps: Tensor, truth: Tensor, void: Tensor | None = None, *, tolerance: float = 0) -> Tensor:
-    """Whether the maximum is at most `tolerance` pixels from a pixel of the mask: (N,H,W), bool (N,H,W) -> (N,) bool.
+    """Whether the maximum of the map lies on the mask, or at most `tolerance` pixels from it (by default 0).
+
+    Shapes: (N,H,W), bool (N,H,W) -> (N,) bool.
 
     `void` pixels are neither object nor background, so they take no part: the maximum is that of the other pixels, and
     a void pixel is no pixel of the mask. Every item needs a pixel of the mask that is not void.
@@ -58,7 +62,7 @@ def pointing_mask(maps: Tensor, truth: Tensor, void: Tensor | None = None, *, to
 
 
 def measure_pointing_mask(given: MetricInput) -> MeasuredColumns:
-    """1 where the map points at the mask, else 0; NaN where the mask is empty, as it is after an object was cropped."""
+    """1 where the map points at the mask, else 0; NaN where the mask is empty because a crop cut the object off."""
     assert given.mask is not None
     assert given.void is not None
     some = (given.mask & ~given.void).flatten(1).any(dim=1)

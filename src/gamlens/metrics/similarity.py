@@ -10,7 +10,8 @@ from torch import Tensor
 from gamlens.errors import GamlensError
 from gamlens.metrics._checks import check_maps
 
-WINDOW, K1, K2 = 7, 0.01, 0.03
+WINDOW, K1, K2 = 7, 0.01, 0.03  # SSIM: the side of a window, and the constants of Wang et al.
+# HOG: cells along the shorter side, pixels per cell at least, cells per side of a block, bins of a histogram.
 CELLS, LEAST, BLOCK, ORIENTATIONS = 14, 4, 3, 9
 
 
@@ -78,7 +79,7 @@ def _windows(maps: Tensor) -> Tensor:
 
 def _check_shapes(a: Tensor, b: Tensor) -> None:
     if a.shape != b.shape:
-        raise GamlensError(f"Maps are compared one by one, at one size, found {tuple(a.shape)} and {tuple(b.shape)}.")
+        raise GamlensError(f"Two sets of maps must have the same shape; found {tuple(a.shape)} and {tuple(b.shape)}.")
 
 
 def _unit(vectors: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Networks: those known by name, with their input and labels, and which layers of any network are read.
+"""Networks that can be loaded by name (MODELS), each with its input size and labels, and users' own modules.
 
-A network of one's own is a file in `zoo/` with a `Builder`, and a line in MODELS.
+To add a network, write a `Builder` in a file in `zoo/`, and add a line to MODELS. `discovery/` finds the blocks of a
+network, and `hooked.py` runs it.
 """
 
 import os
@@ -41,7 +42,7 @@ PREFIXED: dict[str, FamilyBuilder] = {hf_zoo.HF_PREFIX: hf_zoo.build, timm_zoo.T
 
 
 def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
-    """A network by name, or a user's module as one.
+    """Make a Network from a name or from a user's module.
 
     Args:
         model: A name, as `find` takes it, or a module.
@@ -59,7 +60,7 @@ def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
 
 
 def _check_names(network: Network) -> None:
-    """An error where a network names a block or an embedding that its module does not have."""
+    """Raise an error if a network names a block or an embedding that its module does not have."""
     module = unwrap(network.module)
     for what, names in (("blocks", network.blocks), ("embedding", filter(None, (network.embedding,)))):
         found = tuple(names)
@@ -67,7 +68,7 @@ def _check_names(network: Network) -> None:
             points_named(module, found or None)
         except GamlensError as error:
             listed = ", ".join(map(repr, found))
-            raise GamlensError(f"The network {network.name!r} names as its {what} {listed}. {error}") from error
+            raise GamlensError(f"The network {network.name!r} names {listed} as its {what}. {error}") from error
 
 
 def find(name: str) -> Builder:
@@ -96,5 +97,5 @@ def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) ->
         own_input = timm_zoo.input_of(getattr(inner, "pretrained_cfg", None))
         network = Network(module, type(inner).__name__, "given", **own_input)
     if isinstance(weights, dict):
-        checkpoint.fill(inner, weights, name=source)
+        checkpoint.fill(inner, weights, source=repr(source))
     return network

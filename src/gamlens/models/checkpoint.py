@@ -14,7 +14,7 @@ from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
-CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)
+CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)  # in torch's message if a file holds objects other than tensors
 SAFE = ".safetensors"
 OTHERS = "weights='file.pth' or --weights file.pth (or .safetensors); or weights='random' for an untrained network."
 LoadedWeights = dict[str, Tensor] | Literal["random"] | None
@@ -58,7 +58,8 @@ def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
 def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The tensors under names without the prefixes that wrappers add, such as `module.`.
 
-    A prefix is kept as soon as a name is one that `like`, the tensors of the network to fill, has too.
+    A prefix is removed if all names have it, and then the next one. This stops as soon as one of the names occurs in
+    `like`, the tensors of the network to fill, because a network may itself have a part that is called `model`.
     """
     tensors = dict(tensors)
     while like is None or not any(key in like for key in tensors):
@@ -69,13 +70,13 @@ def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] |
     return tensors
 
 
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, name: str) -> None:
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: str) -> None:
     """Load tensors into a module. If some do not fit, nothing is loaded, and the error lists them.
 
     Args:
         module: The network to fill.
         tensors: Its weights by name; prefixes such as `module.` may stand before all of the names.
-        name: What the error calls the weights.
+        source: The file of the weights, or the network that they were given for, for the error.
     """
     own = module.state_dict()
     tensors = without_prefixes(tensors, own)
@@ -95,7 +96,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, name: str) -> None
         if keys
     ]
     if said:
-        raise GamlensError(f"The weights {name!r} do not fit {type(module).__name__}: {'; '.join(said)}.")
+        raise GamlensError(f"The weights {source} do not fit {type(module).__name__}: {'; '.join(said)}.")
     module.load_state_dict(dict(tensors), strict=False)
 
 
@@ -114,10 +115,10 @@ def build(
         name: What errors call the network.
         make: Builds the untrained network for a given number of classes.
         classes: The usual number of classes.
-        weights: None for the network's own weights, "random" for an untrained network, or a user's weights by name:
-            then the network is built for as many classes as they have.
-        pretrained: Builds the network with its own weights. Where no package has them it is a text instead, which
-            tells the user what file to pass.
+        weights: None for the network's own weights, "random" for an untrained network, or a user's weights by name. The
+            network is then built for as many classes as these weights have.
+        pretrained: A function that builds the network with its own weights. If no package has such weights, a text
+            instead that says what the user must pass, such as "the checkpoint of its authors", for the error.
         translate: Renames a user's weights to the names that the untrained network, its second argument, has.
 
     Returns:
@@ -135,14 +136,16 @@ def build(
         found = _classes_of(tensors, own, classes)
         if found != classes:
             module, classes = make(found), found
-        fill(module, tensors, name=name)
+        fill(module, tensors, source=f"given for {name!r}")
     return module.eval(), classes
 
 
 def _classes_of(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], classes: int) -> int:
     """How many classes the weights `tensors` are for.
 
-    It is another number than `classes` where the shapes differ from the network's `own` in that number alone.
+    `own` are the tensors of the network, built for `classes` classes. If every tensor of another shape has the same
+    number of rows, where the network has `classes` rows, that number is the number of classes. Otherwise it is
+    `classes`, and `fill` will say what does not fit.
     """
     others = [(tensors[key].shape, own[key].shape) for key in own if key in tensors]
     heads = {(theirs[0], ours[0]) for theirs, ours in others if theirs != ours and theirs and ours}

@@ -1,4 +1,4 @@
-"""A model and the layers that are read: they are found once, and one forward keeps what they gave."""
+"""`HookedModel`: finds once which layers of a model are blocks, and runs forwards that keep what these compute."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gamlens.models.network import Output, pick
 if TYPE_CHECKING:
     from gamlens.compiled import Program
 
-MOST_PROGRAMS = 16
+MOST_PROGRAMS = 16  # how many compiled programs are kept, one per input size and choice of blocks
 PRECISIONS: dict[str, torch.dtype | None] = Registry(
     "precision", {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 )
@@ -53,7 +53,7 @@ class HookedModel:
         self.named_embedding = place[0] if place else None
         self.known_blocks: ModelBlocks | None = None
         self.compile = compile
-        self._programs: dict[Any, Program | None] = {}
+        self._programs: dict[Any, Program | None] = {}  # None: the model cannot be compiled for this key
         self._grids: dict[tuple[int, int], Mapping[str, TokenGrid]] = {}
 
     def with_model(self, model: nn.Module) -> HookedModel:
@@ -63,7 +63,7 @@ class HookedModel:
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_programs": {}}
+        return {**vars(self), "_programs": {}}  # compiled programs cannot be pickled; they are built again
 
     # What is known about the model
 
@@ -74,7 +74,7 @@ class HookedModel:
 
     @property
     def embedding(self) -> LayerPoint:
-        """The layer whose output pairs are compared by."""
+        """Where the embedding is read, the vector by which two images are compared."""
         return self.named_embedding or LayerPoint.parse(self.layout.embedding)
 
     @property
@@ -82,11 +82,14 @@ class HookedModel:
         """What discovery found in the network: its stages and its embedding."""
         layout = self.model_blocks().layout
         if layout is None:
-            raise GamlensError("The blocks were named by hand and no others could be found: name the embedding too.")
+            raise GamlensError(
+                "The layers of this model could not be found automatically, so its embedding is not known: name it "
+                "as well, as in Lens(model, blocks=[...], embedding='fc:input')."
+            )
         return layout
 
     def model_blocks(self, batch: Tensor | None = None) -> ModelBlocks:
-        """The blocks that are read. They are found with the first `batch` (B,C,H,W), and known from then on."""
+        """The blocks that are read. They are found by running the first `batch` (B,C,H,W), and known from then on."""
         if self.known_blocks is None:
             if batch is None:
                 raise GamlensError("The blocks are not known yet: they are found when the first image comes.")
@@ -94,7 +97,10 @@ class HookedModel:
         return self.known_blocks
 
     def find_blocks_at(self, size: tuple[int, int]) -> None:
-        """Find the blocks now, on an empty image of `size` (H,W). A model that rejects it waits for its first image."""
+        """Find the blocks now, by running the model on an image of zeros of `size` (H,W).
+
+        If the model fails on it, the blocks stay unknown until the first real image comes.
+        """
         like = self.reference_tensor(torch.empty(0))
         first = next((layer for layer in self.inner.modules() if isinstance(layer, nn.Conv2d)), None)
         for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
@@ -103,7 +109,7 @@ class HookedModel:
                 break
 
     def reference_tensor(self, other: Tensor) -> Tensor:
-        """A parameter or buffer, for the model's device and dtype; `other` if the model has no floating point one."""
+        """A parameter or buffer that shows the model's device and dtype; `other` if none is of floating point."""
         for tensor in chain(self.model.parameters(), self.model.buffers()):
             if tensor.is_floating_point():
                 return tensor
@@ -116,18 +122,19 @@ class HookedModel:
         like = self.reference_tensor(batch)
         batch = batch.to(like.device, like.dtype)
         if batch.is_cuda and self.dtype is not None:
-            batch = batch.contiguous(memory_format=torch.channels_last)
+            batch = batch.contiguous(memory_format=torch.channels_last)  # faster convolutions in half precision
         return batch
 
     def forward(
         self, batch: Tensor, n: int | None, *, method: Method | None = None, embedding: bool = False
     ) -> ForwardRecord:
-        """One forward of `batch` (B,C,H,W) that keeps what a method reads, and checks that it is finite.
+        """Run one forward of `batch` (B,C,H,W) that keeps what a method reads, and check that it is finite.
 
         Args:
             n: How many blocks are kept, counted from the last; None for all.
-            method: The method that the forward is for. One of kind "input" gets the pixels in place of blocks, and
-                one that needs no gradient a forward without a graph. None stands for any method that reads blocks.
+            method: The method that the forward is for. For a method of kind "input", the pixels are kept in place of
+                blocks. For a method that needs no gradient, there is no graph. None stands for any method of kind
+                "block" that reads a gradient.
             embedding: Whether the embedding (B,D) is kept, too.
         """
         batch = self.to_model(batch)
@@ -157,11 +164,18 @@ class HookedModel:
         embedding: bool,
         graph: bool,
     ) -> ForwardRecord:
-        """The forward itself, compiled or plain. A model that writes to its input is given a copy.
+        """Run the forward itself, compiled or plain.
 
-        `method` is that of kind "input", whose context the forward runs under.
+        Args:
+            batch: The images (B,C,H,W). A model that writes to its input is given a copy.
+            found: The blocks of the model.
+            points: Which tensors are kept.
+            method: A method of kind "input", whose `during` context the forward runs under; None for all others.
+            embedding: Whether the embedding is kept, too.
+            graph: Whether autograd records what follows the first of `points`.
         """
         batch = batch.clone() if found.writes_input else batch
+        # `whole`: the embedding is what the model returns. No hook reads it; `_embedding` takes it from the output.
         place = self.embedding if embedding else None
         whole = place is not None and place.name == OUTPUT and not has_output_module(self.inner)
         read = None if whole else place
@@ -177,7 +191,13 @@ class HookedModel:
         return record
 
     def _embedding(self, record: ForwardRecord, whole: bool, count: int) -> Tensor:
-        """The embedding as one vector per image, (B,D), in the record's graph; `whole`: it is the model's output."""
+        """The embedding as one vector per image, (B,D), in the record's graph.
+
+        Args:
+            record: The forward.
+            whole: Whether the embedding is the model's output; otherwise a hook has read it.
+            count: The number of images, B.
+        """
         with outside_inference_mode(), torch.enable_grad():
             found = pick(record.output, self.output) if whole else record.embedding
             if found is None or found.shape[:1] != (count,) or found.numel() == 0:
@@ -191,7 +211,7 @@ class HookedModel:
         return record.output if self.output is None else pick(record.output, self.output)
 
     def class_scores(self, record: ForwardRecord, count: int) -> Tensor:
-        """The model's class scores (B,K), picked out of its output."""
+        """The class scores (B,K) in the model's output for B = `count` images; an error if they have another shape."""
         output: Tensor = record.output
         if self.output is not None or not isinstance(output, Tensor):
             output = pick(output, self.output)
@@ -213,6 +233,7 @@ class HookedModel:
         """One forward by a compiled program, built when it is first needed; None if the model cannot be compiled."""
         from gamlens import compiled
 
+        # A program that was traced with one image takes only one; others take any number, if the model allows it.
         key = (tuple(points), embedding, len(batch) == 1, batch.shape[1:], batch.dtype, batch.device)
         try:
             with self.guard.exclusive():  # no other thread's forward has hooks on the model meanwhile
@@ -220,7 +241,7 @@ class HookedModel:
                 if key in self._programs and program is None:
                     return None
                 if program is None and len(list(filter(None, self._programs.values()))) >= MOST_PROGRAMS:
-                    raise compiled.Unsupported(f"there are {MOST_PROGRAMS} programs already, one per size and blocks")
+                    raise compiled.Unsupported(f"{MOST_PROGRAMS} programs for other sizes or blocks exist already")
                 if program is None or not program.fits(batch):
                     program = compiled.build(self.guard, batch, points, embedding=embedding, precision=self.dtype)
                     self._programs[key] = program

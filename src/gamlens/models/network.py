@@ -24,14 +24,16 @@ class Network:
         name: The name that results and errors call it by.
         weights: Where the weights come from; "random" means untrained.
         size: Height and width of its input.
-        mean, std: Per channel, subtracted from pixels of 0 to 1, and what they are divided by.
-        short: The short side that an image is resized to before a centre crop of `size`.
+        mean, std: One number per channel. Pixels x from 0 to 1 become (x - mean) / std.
+        short: The short side that an image is resized to before the centre crop of transform="crop"; usually about
+            8/7 of `size`.
         labels: The class names in the order of the class scores.
         aliases: Other names of the same classes: {another name: the name in `labels`}.
         multi_label: Whether probabilities are sigmoids; otherwise they are a softmax.
         output: Key, index or callable that picks the class scores, or the embedding, out of what the module returns.
         text: The text half of a dual encoder: captions -> embeddings (T,D).
-        blocks: The blocks to read, named as in Lens(blocks=...). If empty, they are found by one recorded forward.
+        blocks: The blocks to read, named as in Lens(blocks=...), in the order they run. If empty, they are found by one
+            recorded forward.
         embedding: The layer that pairs are compared by, named as in Lens(embedding=...); "output" for a module that
             returns an embedding. None: the layer is found by the same forward. A network whose blocks cannot be
             found needs both names.
@@ -52,6 +54,15 @@ class Network:
     blocks: tuple[str, ...] = ()
     embedding: str | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.blocks, str) or isinstance(self.labels, str):
+            raise GamlensError(f"The network {self.name!r}: blocks and labels are tuples of names, not one text.")
+        if len(self.size) != 2 or len(self.mean) != len(self.std):
+            raise GamlensError(
+                f"The network {self.name!r}: size is (height, width), and mean and std have one number per channel "
+                f"each; found size {self.size}, and {len(self.mean)} and {len(self.std)} numbers."
+            )
+
 
 class Builder(Protocol):
     """A function that builds one network: what an entry of MODELS is."""
@@ -64,10 +75,10 @@ class Builder(Protocol):
                 name, already read from their file.
 
         Returns:
-            The Network. Where the user gave weights, `Network.weights` is replaced by where they came from.
+            The Network. If the user gave weights, the caller sets `Network.weights` to where they came from.
 
         Raises:
-            GamlensError: The weights cannot be had or do not fit, or a package is missing; it says what to do.
+            GamlensError: If the weights cannot be loaded or do not fit, or a package is missing; it says what to do.
         """
 
 
@@ -83,7 +94,7 @@ def family(build: FamilyBuilder, names: Iterable[str]) -> dict[str, Builder]:
 
 
 def input_channels(module: nn.Module) -> int:
-    """How many channels the images have that a model takes: those of its first convolution; 3 without one."""
+    """How many channels the input of a model has: as many as its first convolution reads; 3 without a convolution."""
     first = next((layer for layer in module.modules() if isinstance(layer, nn.Conv2d)), None)
     return first.in_channels if first is not None else 3
 

@@ -21,16 +21,23 @@ from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 
 PairSide = Literal["x", "y"]
-POOLING_TOLERANCE = 0.02
+POOLING_TOLERANCE = 0.02  # how far an embedding may be from a multiple of the average, relative to its length
 
 
 @dataclass(frozen=True, eq=False)
 class Matches:
     """What one position of the image `side` adds to a pair's score, split over the positions of the other image.
 
-    `map` (h,w) is in units of the score: the maps of all positions of `side` add up to `score`. `cell` is the position
-    (row, column) that was asked for, of `cells` (rows, columns) that the block of that image has; `size` (the model's
-    input), `picture` and `frame` are those of the other image.
+    Attributes:
+        map: What each position of the other image contributes, (h,w), in units of the score. The maps of all positions
+            of `side` add up to `score`.
+        score: The score of the pair.
+        side: The image that the position lies in, "x" or "y".
+        cell: The position, (row, column) on the last block of that image.
+        cells: How many rows and columns that block has.
+        size: The size (H,W) of the model's input for the other image.
+        picture: The other image.
+        frame: Where the model's input lies in the other image.
     """
 
     map: Tensor
@@ -59,7 +66,10 @@ class Matches:
         return x0 + (column + 0.5) / width * (x1 - x0), y0 + (row + 0.5) / height * (y1 - y0)
 
     def full(self) -> Tensor:
-        """The positive matches as a map (H,W) in [0,1] at the original size of the other image: ReLU, RSZ, NRM."""
+        """The positive matches as a map in [0,1] at the original size of the other image, (height, width).
+
+        The map goes through a ReLU, is resized to the model's input, normalised, and laid over the original image.
+        """
         return self.frame.map(fuse.normalize(fuse.resize(self.map.relu()[None], self.size))[0])
 
     def overlay(self, *, opacity: float = 0.7, cmap: str = "ember") -> Image.Image:
@@ -84,14 +94,14 @@ def factor(
         h: The last blocks of both images, (C,u,v) and (C,u',v').
         embeddings: The embeddings of both images, (D,) each.
         score: A pair score that is a multiple of the dot product; any other is an error.
-        eps: The machine epsilon of the precision in which the network pooled.
+        eps: The machine epsilon of the precision in which the network computed the embeddings.
     """
     entry = scores.find_pair_score(score)
     if entry.dot_divisor is None:
         sums = ", ".join(repr(name) for name, other in scores.PAIR_SCORES.items() if other.sums_over_positions)
         raise GamlensError(
-            f"The score {scores.score_name(score)!r} is not known to be a multiple of the dot product, so it is no sum "
-            f"over pairs of positions and has no matches: use one of {sums}."
+            f"The score {scores.score_name(score)!r} has no matches: it is no sum over pairs of positions (only a "
+            f"multiple of the dot product is one): use one of {sums}."
         )
     result, most = h[0].new_ones(()), min(1000 * eps, POOLING_TOLERANCE)
     for activation, embedding in zip(h, embeddings, strict=True):
@@ -118,12 +128,18 @@ def cell_of(point: tuple[float, float], frame: Frame, size: tuple[int, int]) -> 
 
 
 def _pooled(activation: Tensor, embedding: Tensor, most: float) -> Tensor:
-    """The number c in embedding = c * mean_p h_p; an error if the embedding is anything else."""
-    what = "so the similarity is no sum over pairs of positions; compare by the pooled last block (embedding=) for that"
+    """The number c in embedding = c * mean_p h_p; an error if the embedding is no multiple of the average.
+
+    Args:
+        activation: The last block of one image, (C,u,v).
+        embedding: Its embedding, (D,).
+        most: The largest allowed |embedding - c * mean_p h_p| / |embedding|.
+    """
+    what = "so the score is no sum over pairs of positions: give Lens(embedding=...) the pooled last block"
     if len(activation) != len(embedding):
         raise GamlensError(
-            f"The embedding has {len(embedding)} numbers and the last block {len(activation)} channels: it is not its "
-            f"average, {what}."
+            f"The embedding has {len(embedding)} numbers and the last block has {len(activation)} channels. The "
+            f"embedding is therefore not the average of the block, {what}."
         )
     mean = activation.mean(dim=(1, 2))
     scale = (embedding @ mean) / (mean @ mean).clamp(min=torch.finfo(mean.dtype).tiny)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,8 +29,8 @@ from gamlens.trace import Provenance, Trace
 class PairTrace:
     """What one forward of P pairs of images gave. Made by `Lens.trace_pair`.
 
-    The score is chosen when explaining. Its gradients by the blocks of both images are computed by one backward, when a
-    score is first asked for, and kept.
+    The score is chosen when the pairs are explained. The first time that a score is asked for, one backward computes
+    its gradients with respect to the blocks of both images; they are kept for later calls with the same score.
 
     Example:
         >>> pair = lens.trace_pair(photo, other)
@@ -43,6 +44,7 @@ class PairTrace:
         embeddings: The embeddings of x and y, (P,D) each, in the graph if there is one.
         provenances: The images of x and of y, their transform, and the model, for the Explanations.
         views: PairTraces of the same pairs at other scales or mirrored, and whether each is mirrored.
+        released: Whether the graph is gone, so that no further score can be asked for.
     """
 
     records: tuple[ForwardRecord, ...]
@@ -57,7 +59,10 @@ class PairTrace:
     def from_records(
         cls, records: tuple[ForwardRecord, ...], provenances: tuple[Provenance, Provenance], pairs: int
     ) -> PairTrace:
-        """Split the embeddings of one forward, or take those of two, into x's and y's."""
+        """Make a PairTrace from one record that holds both sides, x before y, or from one record per side.
+
+        `pairs` is the number of pairs, P.
+        """
         x, y = records[0].required_embedding(), records[-1].required_embedding()
         if len(records) == 1:
             with outside_inference_mode(), torch.enable_grad():
@@ -83,7 +88,9 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
     ) -> PairExplanation:
-        """Make both maps of every pair. No forward is run, and one backward the first time that a score is used.
+        """Make both maps of every pair. No forward is run.
+
+        A backward is run the first time that a score is used with a method that needs a gradient.
 
         Args:
             method: A name of METHODS.
@@ -95,7 +102,7 @@ class PairTrace:
             A PairExplanation: `scores` (P,), and `x` and `y`, each with maps (P,H,W).
         """
         entry = METHODS[method]
-        x, y = self.sides(score)
+        x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
             left, right = x.explain(method, n, fuse), y.explain(method, n, fuse)
         else:
@@ -114,18 +121,23 @@ class PairTrace:
             if score not in self._sides:
                 if self.released:
                     raise GamlensError("This trace was released: trace the pair again for another score.")
-                x, y = self._backward(score, keep)
+                sides = self._scored(score, graph=self.records[0].has_graph, keep=keep)
                 self.released = not keep
                 seen = [(view.sides(score, keep=keep), mirrored) for view, mirrored in self.views]
-                self._sides[score] = (
-                    x.with_views([(sides[0], mirrored) for sides, mirrored in seen]),
-                    y.with_views([(sides[1], mirrored) for sides, mirrored in seen]),
-                )
+                self._sides[score] = _with_views(sides, seen)
             return self._sides[score]
 
-    def _backward(self, score: str | scores.PairScoreFunction, keep: bool) -> tuple[Trace, Trace]:
-        """The score of every pair, and one backward into both sides if there is a graph."""
-        entry, graph = scores.find_pair_score(score), self.records[0].has_graph
+    def _sides_without_backward(self, score: str | scores.PairScoreFunction) -> tuple[Trace, Trace]:
+        """The Traces of x and of y as `sides` gives them; without gradients, unless they are there already."""
+        with self._lock:
+            if score in self._sides:
+                return self._sides[score]
+        seen = [(view._sides_without_backward(score), mirrored) for view, mirrored in self.views]
+        return _with_views(self._scored(score, graph=False, keep=True), seen)
+
+    def _scored(self, score: str | scores.PairScoreFunction, *, graph: bool, keep: bool) -> tuple[Trace, Trace]:
+        """The score of every pair and, with `graph`, one backward into both sides."""
+        entry = scores.find_pair_score(score)
         with without_autocast(self.embeddings[0]), outside_inference_mode(), torch.set_grad_enabled(graph):
             x, y = at_least_float32(self.embeddings[0]), at_least_float32(self.embeddings[1])
             value = entry.fn(x, y)
@@ -135,7 +147,7 @@ class PairTrace:
         if entry.undefined is not None:
             waiting = waiting.with_check(entry.defined(x, y), x.device)
         waiting = waiting.with_check(finite_score(value, len(self)), value.device)
-        found = backward.gradients(value, self.records, keep_graph=keep)
+        found = backward.gradients(value, self.records, keep_graph=keep) if graph else [{} for _ in self.records]
         if entry.saturated is not None and graph:
             empty = entry.saturated(value.detach(), x.detach(), y.detach())
             found = [{name: scores.without_saturated(g, empty) for name, g in part.items()} for part in found]
@@ -183,10 +195,10 @@ class PairTrace:
         score: str | scores.PairScoreFunction = "cosine",
         pair: int = 0,
     ) -> Matches:
-        """Show what matches a point of one image in the other: how much each position there adds to the score.
+        """Find what in one image matches a point of the other: how much each position there adds to the score.
 
-        The positions are those of the last block. The network does not run again. It is an error if the embedding is
-        not the pooled last block.
+        The network does not run again. It is an error if the embedding is not the pooled last block. Matches explains
+        the result.
 
         Args:
             point: (x, y) in original pixels of the image `side`.
@@ -230,3 +242,9 @@ class PairTrace:
         for view, _ in self.views:
             view.release()
         return self
+
+
+def _with_views(sides: tuple[Trace, Trace], views: Sequence[tuple[tuple[Trace, Trace], bool]]) -> tuple[Trace, Trace]:
+    """The Traces of x and y with those of further views, each with whether it is mirrored."""
+    x, y = (trace.with_views([(own[side], mirrored) for own, mirrored in views]) for side, trace in enumerate(sides))
+    return x, y

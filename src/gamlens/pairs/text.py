@@ -48,12 +48,12 @@ def embed_captions(captions: tuple[str, ...], encode: CaptionEncoder | None, giv
 def cosines(images: Tensor, texts: Tensor, place: str) -> Tensor:
     """Embeddings of images (B,D) and captions (T,D) -> cosines (B,T), in the graph of the images.
 
-    `place` is the layer that gives the images' embeddings, for the error message.
+    `place` names the layer where the images' embeddings were read, for the error message.
     """
     if images.shape[1] != texts.shape[1]:
         raise GamlensError(
-            f"A caption's embedding has {texts.shape[1]} numbers and the image's, {place!r}, {images.shape[1]}: name "
-            "the layer that is compared with text, Lens(embedding='output') or another."
+            f"A caption's embedding has {texts.shape[1]} numbers, but the image's embedding, read at {place!r}, has "
+            f"{images.shape[1]}: name the layer that is compared with text, Lens(embedding='output') or another."
         )
     texts = texts.to(images)
     return torch.stack([scores.cosine(images, text.expand_as(images)) for text in texts], dim=1)

@@ -1,4 +1,4 @@
-"""The best and the worst items as pictures, made from the files of the data set."""
+"""The best and the worst items of a run as pictures. The images are read again from the data set."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,13 @@ CASE_SIDE = 320
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The items of a run with their images and ground truth, or (`missing`) why they cannot be read."""
+    """The items of a run with their images and ground truth.
+
+    Attributes:
+        units: The items by name; empty if they cannot be read.
+        classes: The class names of the data set.
+        missing: Why the items cannot be read; "" if they can.
+    """
 
     units: Mapping[str, Unit]
     classes: tuple[str, ...] = ()
@@ -60,7 +66,10 @@ def areas(found: Source, keys: Sequence[ItemKey]) -> dict[ItemKey, float]:
 
 
 def cases(run: Run, found: Source, base: Column, other: Column | None, *, lens: Lens | None, count: int) -> list[Block]:
-    """The best and worst items of the reference, and where it gains and loses most against `other`."""
+    """Show the best and worst items of the column `base`, and the items on which it gains and loses most over `other`.
+
+    With a lens the maps are drawn again; without it only photos and ground truth are shown. `count` items per group.
+    """
     if found.missing:
         return [Text(found.missing)]
     used = base.counted.nonzero()[:, 0].tolist()

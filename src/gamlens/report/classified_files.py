@@ -43,7 +43,17 @@ class ClassifyOptions:
 
 @dataclass(frozen=True)
 class FileResult:
-    """The result of one file: what was explained and the best guesses of the model, or an error. It holds no maps."""
+    """The result of one file, without its maps.
+
+    Attributes:
+        file: The image file.
+        folder: The folder that its explanation was saved in.
+        names: The names of the explained classes.
+        scores: Their scores.
+        top: The best guesses of the model.
+        record: Everything above and more, as it is written to JSON.
+        error: Why the file was not explained; "" if it was.
+    """
 
     file: str
     folder: str = ""
@@ -56,14 +66,17 @@ class FileResult:
 
 @dataclass
 class FileExplainer:
-    """A worker: decodes files, explains them and saves each in its folder; a bad file is a row with its error."""
+    """The worker of `classify_files`: decodes files, explains them, and saves each explanation in its folder.
+
+    A file that fails gives a row with its error. `explained` is above 0 if any file was explained before.
+    """
 
     lens: Lens
     options: ClassifyOptions
     explained: int = 0
 
     def load(self, items: Sequence[FileToExplain]) -> tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]:
-        """The files, decoded and transformed one by one; a file that cannot be read is given with its error."""
+        """Decode and transform files. Returns the files, and for each its input, or the error if it cannot be read."""
         pictures = (Picture(Path(path).name, path=path) for path, _ in items)
         return items, [attempt(self.lens.prepare, picture) for picture in pictures]
 
@@ -87,10 +100,11 @@ class FileExplainer:
 def classify_files(
     lens: Lens, files: Sequence[str], options: ClassifyOptions, *, out: Path, batch_size: int = 8, chunk: int = 32
 ) -> Iterator[FileResult]:
-    """Explain each file and save it in a folder of its own below `out`; results come as chunks are finished.
+    """Explain each file and save the result in a folder of its own below `out`; yields the results chunk by chunk.
 
-    If it is interrupted, the same call goes on where it was: finished chunks lie in `out/.runs` until the end. A file
-    that cannot be read, explained or saved is an error of its own; options that fail on every file are an error.
+    After an interruption the same call continues where it stopped: finished chunks are kept in `out/.runs` until all
+    are done. A file that cannot be read, explained or saved gives a FileResult with an error, and the others go on. An
+    error is raised only if a whole batch fails before any file was explained, as with wrong options.
     """
     items = [(file, str(folder)) for file, folder in result_folders(files, out).items()]
     about = _about(lens, [file for file, _ in items], options, batch_size, chunk)
@@ -146,7 +160,7 @@ def _state(file: str) -> list[str | int]:
 
 
 def _saved_row(result: StreamResult) -> dict[str, Any]:
-    """Save one image's explanation; the row that is kept of it holds no maps."""
+    """Save the explanation of one image, and return its row of results, which holds no maps."""
     (path, folder), explanation = result.image, result.explanation
     saved = attempt(explanation.save, folder) if explanation is not None else None
     error = str(saved) if isinstance(saved, GamlensError) else result.error

@@ -1,5 +1,6 @@
-"""Runs as one page: their numbers, curves, comparisons of items, gains by object size, best and worst cases, errors and
-protocol.
+"""The page of `gamlens report`, for one run or several.
+
+It shows numbers, curves, comparisons item by item, gains by object size, best and worst cases, errors and protocol.
 """
 
 import copy
@@ -49,7 +50,7 @@ def page(
     *,
     step: Callable[[str], None] = lambda text: None,
 ) -> Page:
-    """One page for the runs, each with a name: sections by topic for one run, one section per run for several."""
+    """Make the page of runs, given as (name, run): one section per topic for a single run, else one section per run."""
     options = options or ReportOptions()
     if not runs:
         raise GamlensError("There is no run to report: name folders that gamlens evaluate made.")

@@ -15,8 +15,8 @@ from gamlens.methods import METHODS
 from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
 from gamlens.report.paired_values import Column, ItemKey, aligned, difference, gains
 
-POINTS, BINS, ERRORS = 800, 5, 200
-SMALL = 20
+POINTS, BINS, ERRORS = 800, 5, 200  # points in a scatter plot at most, groups by object size, errors listed at most
+SMALL = 20  # how many items of known object size are needed to show gains by size
 
 
 def numbers(run: Run, *, confidence: str) -> list[Block]:
@@ -43,7 +43,10 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
 
 
 def _left_out(found: Sequence[tables.Cell]) -> list[str]:
-    """One sentence per reason to leave items out, with the metrics that do; the method with the most items counts."""
+    """One sentence per reason why items are left out, with the metrics that leave them out.
+
+    Methods may differ in how many items they leave out; the sentence gives the largest number.
+    """
     said = []
     for why in dict.fromkeys(cell.why for cell in found if cell.left_out):
         mine = [cell for cell in found if cell.why == why]
@@ -53,8 +56,9 @@ def _left_out(found: Sequence[tables.Cell]) -> list[str]:
 
 
 def thresholds(found: Sequence[Column]) -> list[Block]:
-    """The mean against the threshold, where the metric has several: one colour per method, dashed where n = 1; controls
-    grey.
+    """A chart of the mean against the threshold; empty if the metric has no thresholds.
+
+    Each method has a colour, and its line is dashed for n = 1; controls are grey.
     """
     tones = {name: number for number, name in enumerate(dict.fromkeys(c.method for c in found if c.n), start=1)}
     lines = []
@@ -157,7 +161,7 @@ def _signed(found: metrics.Interval | metrics.Difference) -> str:
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """One range for both axes: 0 to 100, or as far as 98 % of the values go where some lie beyond."""
+    """The range of both axes: 0 to 100, or up to the 98th percentile of the values if that is above 100."""
     if max(values, default=100.0) <= 100:
         return 0.0, 100.0
     return 0.0, max(100.0, sorted(values)[int(0.98 * (len(values) - 1))])

@@ -14,12 +14,13 @@ from gamlens.trace import Guess
 
 
 def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool = False) -> list[str]:
-    """The image files that files, folders (searched through, by extension) and globs name, in order.
+    """List the image files that the user named, in order.
 
     Args:
-        places: Files, folders and globs. A file is taken as it is, whatever its extension.
-        skip: A folder of results: what lies below it is left out of folders and globs.
-        twice: Whether a file that is named twice is in the list twice.
+        places: Files, folders and globs. A file is taken whatever its extension is. A folder stands for all images in
+            it and its subfolders, by their extensions.
+        skip: A folder of results: files below it are not taken from folders and globs.
+        twice: Whether a file that is named twice is listed twice.
     """
     found: list[str] = []
     for place in places:
@@ -47,7 +48,7 @@ def result_folders(files: Sequence[str], out: Path) -> dict[str, Path]:
 
 
 def limited_page(title: str, lead: str, sections: Iterable[Section], *, limit: int, count: int, what: str) -> Page:
-    """A page of the first `limit` sections; its lead says so where there are more (`count`) of `what`."""
+    """Make a page of the first `limit` sections. If there are more, its lead adds: first `limit` of `count` `what`."""
     more = f" The first {limit} of {count} {what} are shown." if count > limit else ""
     return Page(title, lead + more, tuple(islice(sections, limit)))
 

@@ -18,10 +18,17 @@ ItemKey = tuple[str, str]  # an item's name, and "x" or "y" where it is a side o
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One method at one n by one metric: a value in % for every item and side, NaN where there is none.
+    """The values of one metric for one method and n.
 
-    `used` (N,) says which items count: the others chose the threshold. `grid` (N,T) holds the values in % at every
-    threshold, where the metric has several.
+    Attributes:
+        method: The method, or the name of a control.
+        n: The number of blocks; 0 for a control.
+        keys: The item and side of each of the N values.
+        metric: The metric.
+        values: (N,) in percent; NaN where there is no value.
+        used: bool (N,): False for items on which the threshold was chosen.
+        threshold: The threshold of `values`, if the metric has thresholds.
+        grid: The values at all thresholds, (N,T) in percent, for such a metric.
     """
 
     method: str
@@ -39,12 +46,12 @@ class Column:
 
     @property
     def counted(self) -> Tensor:
-        """Which items count and have a value."""
+        """The items that the mean is taken over, bool (N,): those of `used` that have a value."""
         return self.used & ~self.values.isnan()
 
     @property
     def sign(self) -> int:
-        """What a difference of two values is multiplied by so that plus is better: IoU should rise, a drop fall."""
+        """1, or -1 for a metric where lower is better. A difference times `sign` is positive where it is better."""
         return 1 if self.metric.better == "up" else -1
 
     @property
@@ -57,7 +64,7 @@ class Column:
 
 
 def columns(run: Run, *, confidence: str = "logit") -> list[Column]:
-    """Every method and n of the run by the first metric that the run has (IoU or ADP), controls last."""
+    """One Column per method and n, controls last, for the first metric that the run has (such as IoU or ADP)."""
     found = {key: scores(run, rows, confidence=confidence) for key, rows in run.groups.items()}
     made = [_column(*key, run.groups[key], own[0]) for key, own in found.items() if own]
     return sorted(made, key=lambda column: column.n == 0)

@@ -1,4 +1,4 @@
-"""For `gamlens search`: the images of a folder that are most like a query and why, as pictures and a page."""
+"""The work of `gamlens search`: find the images of a folder that are most like a query, and show why."""
 
 import filecmp
 import os
@@ -46,7 +46,7 @@ class SearchOptions:
         FUSIONS[self.fuse]  # an unknown name is an error
 
     def check(self, lens: Lens, picture: Picture) -> None:
-        """Raise an error if the model has fewer than n blocks. One image tells, before all files are read."""
+        """Raise an error if the model has fewer than n blocks, by running it on one image before all files are read."""
         if self.n != 1 and methods.find(self.method).kind == "block":
             lens.trace_pair(picture, picture, n=self.n, method=self.method)
 
@@ -61,9 +61,14 @@ class SearchedImages:
 
 @dataclass(frozen=True)
 class QueryMatches:
-    """The matches of one query, best first: file, score and boxes on both images.
+    """The matches of one query.
 
-    `left_out` names the files that are the query itself; `grids` are empty where the page has no room for them.
+    Attributes:
+        query: The file of the query.
+        matches: The file, score and boxes on both images of each match, best first.
+        left_out: Files that are left out because they have the same contents as the query.
+        picture: The file of the picture of all matches.
+        grids: The pictures for the page; empty after the first QUERIES_SHOWN queries, which the page shows.
     """
 
     query: str
@@ -121,7 +126,11 @@ def recall(lens: Lens, path: str) -> SearchedImages:
 def search(
     lens: Lens, queries: Gallery, images: Gallery, options: SearchOptions, *, out: Path, maps: bool = False
 ) -> Iterator[QueryMatches]:
-    """The matches of each query and one picture of them in a folder below `out`; with `maps` every pair as well."""
+    """Find the matches of each query, and write a picture of them into a folder per query below `out`; yields them.
+
+    With `maps` the explanation of every pair is saved there as well. Files with the same contents as the query are left
+    out, unless `options.with_self`; only files of the same size are compared byte by byte.
+    """
     files = [str(picture.path) for picture in queries.pictures]
     folders = result_folders(files, out)
     sizes: dict[int, list[int]] = {}
@@ -136,7 +145,7 @@ def search(
             query, images, pairs=_choose(query, images, options, own), score=options.score, method=options.method,
             n=options.n, fuse=options.fuse,
         )  # fmt: skip
-        pair = pair[list(range(len(pair)))]
+        pair = pair[list(range(len(pair)))]  # drops the images of the gallery that are in no pair
         if maps:
             pair.save(str(folders[file]))
         grids = _grids(pair, options.score)
@@ -165,7 +174,7 @@ def _choose(query: Gallery, images: Gallery, options: SearchOptions, own: Sequen
     kept = [number for number in ranked if number not in own][: options.top]
     if not kept:
         raise GamlensError(
-            f"{query.pictures[0].path} is the only image there, with no other to compare. --with-self keeps it."
+            f"There is no image to compare {query.pictures[0].path} with, except itself: add some, or give --with-self."
         )
     return [(0, number) for number in kept]
 
@@ -179,7 +188,7 @@ def _matches(pair: PairExplanation) -> tuple[dict[str, Any], ...]:
 
 
 def _grids(pair: PairExplanation, score: str) -> tuple[Grid, ...]:
-    """Photos in one row and both maps of each pair under them, MATCHES_ACROSS matches per grid."""
+    """Make grids of MATCHES_ACROSS matches: a row of photos, and below each match the maps on it and on the query."""
     query, made = thumbnail(pair.x.image(), MATCH_SIDE), []
     for start in range(0, len(pair), MATCHES_ACROSS):
         line = range(start, min(start + MATCHES_ACROSS, len(pair)))

@@ -27,16 +27,16 @@ FramedPicture = tuple[Picture, Frame]
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """What one model computed of N images: their last block and their embedding. Made by `Lens.remember`.
+    """What one model computed for N images: their last blocks and embeddings. Made by `Lens.remember`.
 
     `Lens.compare_many` takes a Gallery in place of images, and then does not run them again at n = 1. It can be indexed
     (`gallery[:10]`, `gallery[[3, 5]]`), moved (`to`), saved and loaded.
 
     Attributes:
         activations: The last block, (N,C,h,w).
-        embeddings: What images are compared by, (N,D).
-        law: How the embedding is computed from the block: "linear" (a constant times its average), "unit" (its average
-            divided by the length of that), or "other". For the first two, gradients follow from a formula.
+        embeddings: The vectors by which images are compared, (N,D).
+        law: How the embedding is computed from the average m of the block over positions: "linear" (a constant times m,
+            plus a constant), "unit" (m / |m|), or "other". For the first two, gradients follow from a formula.
         scales: The factor by which that formula multiplies the gradient of the score, one per image, (N,).
         size: The size of the model's input, (H,W).
         pictures: The images.
@@ -84,7 +84,10 @@ class Gallery:
         return sum(getattr(self, name).nbytes for name in TENSORS)
 
     def to(self, device: str | torch.device) -> Gallery:
-        """The same Gallery with its tensors on another device; images given as tensors follow to the CPU."""
+        """The same Gallery with its tensors on another device.
+
+        Images that were given as tensors are moved only to the CPU, never to a GPU.
+        """
         to_cpu = torch.device(device).type == "cpu"
         pictures = tuple(picture.cpu() for picture in self.pictures) if to_cpu else self.pictures
         return replace(self, **self._changed(lambda tensor: tensor.to(device)), pictures=pictures)

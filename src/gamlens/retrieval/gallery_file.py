@@ -21,7 +21,7 @@ GALLERY_FORMAT = 1
 
 
 def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
-    """Write it whole, or leave what was there."""
+    """Write a gallery to one file and return its path. If writing fails, an older file at `path` stays as it was."""
     arrays: dict[str, Any] = {}
     kinds = {name: _put(arrays, name, getattr(gallery, name)) for name in TENSORS}
     images = []
@@ -69,7 +69,10 @@ def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
 
 
 def _keep(arrays: dict[str, Any], number: int, picture: Picture) -> dict[str, Any]:
-    """A file is named; a preprocessed tensor is kept as it is, pixels as PNG."""
+    """Describe how one picture is stored, and add its data to `arrays`.
+
+    Of an image file only the path is stored. A preprocessed tensor is stored as it is, and pixels as PNG.
+    """
     if picture.path is not None:
         return {"path": os.path.abspath(picture.path)}
     name = f"image-{number}"
@@ -91,7 +94,7 @@ def _picture(item: dict[str, Any], found: dict[str, Any]) -> Picture:
 
 
 def _put(arrays: dict[str, Any], name: str, tensor: Tensor) -> str:
-    """The array, and what it was: numpy has no bfloat16, so that goes as its bits."""
+    """Add a tensor to `arrays` and return its dtype. numpy has no bfloat16, so its bits are stored as int16."""
     plain = tensor.detach().cpu().contiguous()
     arrays[name] = (plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain).numpy()
     return str(plain.dtype)

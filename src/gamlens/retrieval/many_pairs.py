@@ -1,10 +1,11 @@
 """Pairs by the thousand: every image is run once, however many pairs it is in.
 
-Where the embedding is a known function of the last block, the gradients of a pair's score by that block follow from a
-formula (`_by_formula`; `embedding_form` derives it). Otherwise they come from one backward per pair through the last
-blocks of each image (`_by_backward`).
-Methods that need no gradient go the same ways without one: `_by_formula` at n = 1, whatever the embedding, and
-`_by_backward` at n > 1.
+If the embedding is a known function of the last block, and n = 1, the gradients of a pair's score with respect to that
+block follow from a formula (`_by_formula`; `embedding_form` derives it). Otherwise each pair needs a backward through
+the last n blocks of both images (`_by_backward`).
+
+A method that needs no gradient uses the same two functions, which then compute none: `_by_formula` at n = 1, for every
+embedding, and `_by_backward` at n > 1.
 """
 
 from __future__ import annotations
@@ -88,10 +89,18 @@ def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> Pai
 
 
 def gradient_of(side: Gallery, at: list[int], v: Tensor) -> Tensor:
-    """The gradients (R,C,h,w) of R scores by the block of the images `at`, given those by their embeddings, v (R,D).
+    """Compute the gradients of R scores with respect to the last block from those with respect to the embeddings.
 
-    ds/dh = J' v is the same vector at every position: c v, or c (v - <v,e> e) for embeddings of length 1. The module
+    ds/dh = J^T v is the same vector at every position: c v, or c (v - <v,e> e) for embeddings of length 1. The module
     `embedding_form` has the derivation, `side.scales` the factors c.
+
+    Args:
+        side: The images of one side.
+        at: Which image of `side` each row belongs to, R numbers.
+        v: The gradients with respect to the embeddings, (R,D).
+
+    Returns:
+        (R,C,h,w).
     """
     with torch.no_grad(), without_autocast(v):
         e = at_least_float32(side.embeddings)[at]
@@ -102,9 +111,15 @@ def gradient_of(side: Gallery, at: list[int], v: Tensor) -> Tensor:
 def _by_backward(
     lens: Lens, x: GalleryOrList, y: GalleryOrList, options: PairOptions, held: Sequence[EmbeddedBatch]
 ) -> PairExplanation:
-    """Both maps of every chosen pair. The queries x are held, with their graphs, while the images y pass in batches.
+    """Both maps of every chosen pair, by one backward per pair and side.
 
-    `held` are the forwards of the queries if they are made already. `top` needs a Gallery as y.
+    The forwards of all queries x stay in memory, with their graphs, while the images y are run batch by batch.
+
+    Args:
+        lens: The lens.
+        x, y: The queries and the images. With `options.top`, y must be a Gallery, whose embeddings choose the pairs.
+        options: The options of `Lens.compare_many`.
+        held: The forwards of the queries, if they have been run already; otherwise empty.
     """
     queries, images = (list(side.pictures) if isinstance(side, Gallery) else side for side in (x, y))
     size = options.batch_size
@@ -133,11 +148,18 @@ def _by_backward(
 def _add_backward(
     maps: PairMaps, side: int, batch: EmbeddedBatch, numbers: Tensor, embeddings: tuple[Tensor, Tensor]
 ) -> None:
-    """Add the maps of one side of all chosen pairs whose image is in `batch`; `numbers` (B,) are its images, ascending.
+    """Add the maps of one side of all chosen pairs whose image on that side is in `batch`.
 
     One backward through the batch gives every image the gradient of one of its pairs. An image may be in several
-    pairs: the k-th backward is for the k-th pair of every image. Backwards run together as long as they have no more
-    than `batch_size` images in all.
+    pairs: the k-th backward (`turn` k) is for the k-th pair of every image. Several backwards run as one batched
+    backward, as long as they have no more than `batch_size` rows in all.
+
+    Args:
+        maps: Receives the maps.
+        side: 0 for x, 1 for y.
+        batch: One forward of B images of that side.
+        numbers: The numbers of these images, (B,), ascending.
+        embeddings: The embeddings of all images of x and of y. Those that the pairs of this batch need are filled in.
     """
     images, most = len(numbers), maps.options.batch_size
     pairs = torch.isin(maps.chosen[:, side], numbers).nonzero()[:, 0]

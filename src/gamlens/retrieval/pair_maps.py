@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 class PairMaps:
-    """Both maps of the P pairs `chosen` (P,2). Only one batch of activations and gradients is held at a time."""
+    """Both maps of the P pairs `chosen` (P,2), each given by the numbers of its images in x and in y.
+
+    Maps are added batch by batch, so that only one batch of activations and gradients is in memory at a time. Methods
+    take `places` (R,), which says which pairs a batch holds: indices into `chosen`.
+    """
 
     def __init__(self, lens: Lens, chosen: Tensor, options: PairOptions) -> None:
         self.chosen, self.options = chosen, options
@@ -32,9 +36,11 @@ class PairMaps:
         self._sides: dict[int, Explanation] = {}
 
     def score(self, places: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """The scores (R,) of the pairs `places` with embeddings x and y (R,D), and their gradients by x and y.
+        """Compute the scores of the pairs `places`, whose embeddings are x and y, (R,D) each.
 
-        A method that needs no gradient gets none.
+        Returns:
+            The scores (R,), and their gradients with respect to x and to y, (R,D) each; None in place of the gradients
+            if the method needs none.
         """
         score, chosen = self.options.score, self.chosen[places]
         if not methods.find(self.options.method).needs_gradient:
@@ -54,15 +60,17 @@ class PairMaps:
         gradients: dict[str, Tensor],
         given: Tensor | None = None,
     ) -> None:
-        """Compute and store the maps of one side (0: x, 1: y) of the pairs `places` (R,).
+        """Compute and store the maps of one side of the pairs `places`.
 
         Args:
-            index: Which of the B images each row is of, (R,).
-            size: The model's input (H,W).
+            side: 0 for x, 1 for y.
+            places: The pairs, (R,): indices into `chosen`.
+            index: Which of the B images in `activations` each row belongs to, R numbers.
+            size: The size of the model's input, (H,W).
             values: The scores (R,).
             activations: {block: (B,C,h,w)}.
             gradients: {block: (R,C,h,w)}; {} where the method needs none.
-            given: Raw maps (R,h,w) that take the place of the method's.
+            given: Raw maps (R,h,w), if the method has computed them already, as one of kind "pair" does.
         """
         trace = Trace(
             activations=activations,
@@ -85,7 +93,11 @@ class PairMaps:
                 whole.blocks[name][at] = maps
 
     def explanation(self, x: Iterable[FramedPicture], y: Iterable[FramedPicture]) -> PairExplanation:
-        """All pairs, given every image of x and of y. Warns of pairs whose score has no gradient."""
+        """Return the result, after maps of all pairs were added on both sides, and warn of saturated pairs.
+
+        Args:
+            x, y: All images of each side with their frames. The numbers in `chosen` count in these.
+        """
         if bool(self._saturated.any()):
             warn(scores.find_pair_score(self.options.score).saturated_message(self._saturated))
         scored = self._sides[0].scores
@@ -100,7 +112,10 @@ class PairMaps:
 
 
 def _empty(part: Explanation, count: int) -> Explanation:
-    """Room for `count` rows like those of `part`; the map of a single block is the fused map, and is kept once."""
+    """Allocate an Explanation of `count` rows like those of `part`.
+
+    If there is a single block, its map is the fused map, and both share one tensor.
+    """
     maps = part.maps.new_empty(count, *part.maps.shape[1:])
     alone = len(part.blocks) == 1
     return replace(

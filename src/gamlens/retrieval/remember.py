@@ -1,4 +1,4 @@
-"""Runs every image forward once and keeps its last activation and embedding, or its graph for later backwards."""
+"""Run every image through the model once and keep its last block and embedding, or its graph for later backwards."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedBatch:
-    """One forward of B images: its record, the embeddings (B,D) in the record's graph, and each image shown.
+    """One forward of B images. It has no graph if it was made for a method that needs no gradient.
 
-    There is no graph if the forward was for a method that needs no gradient.
+    Attributes:
+        record: What the forward kept.
+        embeddings: The embeddings (B,D), in the record's graph.
+        shown: For each image the picture, and the frame that says which part of it the model saw.
     """
 
     record: ForwardRecord
@@ -35,7 +38,7 @@ class EmbeddedBatch:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The model's input (H,W)."""
+        """The size of the model's input, (H,W)."""
         return self.shown[0][1].size
 
 
@@ -48,7 +51,10 @@ def embed_batches(
 
 
 def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gallery:
-    """The last activations and embeddings of these batches on `device`; `about` names the block only."""
+    """Make a Gallery of the images of all batches, with tensors on `device`.
+
+    Its `about` has only the block's name: whoever keeps the gallery adds the identity of the lens.
+    """
     parts = []
     for batch in batches:
         form, scales = find_form(batch.record, batch.embeddings)

@@ -1,4 +1,7 @@
-"""Which of many pairs are explained, and how; their scores, and the gradients of these by the embeddings."""
+"""Choose which of many pairs are explained, and compute their scores and the gradients of these.
+
+The gradients here are those with respect to the embeddings; `many_pairs` takes them on to the blocks.
+"""
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
@@ -86,11 +89,14 @@ def pair_scores(score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, cho
 def score_gradients(
     score: str | scores.PairScoreFunction, x: Tensor, y: Tensor, chosen: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
-    """The scores (P,) of embeddings x and y (P,D), their gradients (P,D) by x and by y, and which are saturated (P,).
+    """Compute the scores of embeddings x and y, (P,D) each, and their gradients with respect to both.
 
     Only the score itself is differentiated here, without the network: the embeddings are the leaves of the graph.
     Where a score is saturated (`PairScore.saturated`) both gradients are set to zero. `chosen` (P,2) holds the numbers
     of the images in both lists, for error messages.
+
+    Returns:
+        The scores (P,); the gradients with respect to x and to y, (P,D) each; and which scores are saturated, (P,).
     """
     entry = scores.find_pair_score(score)
     with without_autocast(x), outside_inference_mode(), torch.enable_grad():

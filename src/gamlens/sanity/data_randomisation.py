@@ -27,9 +27,10 @@ from gamlens.metrics import Difference, Interval, bootstrap, paired
 from gamlens.models.zoo.lenet5 import LeNet5
 from gamlens.sanity.compared_maps import EDGES, MethodMaps, compare, describe, edges, others
 
-TRAINED, EXPLAINED = 2000, 200
+TRAINED, EXPLAINED = 2000, 200  # how many digits networks are trained on, and how many others are explained
+# Training: the accuracy at which it ends, epochs at most, images per step, and the learning rate.
 ENOUGH, MOST_EPOCHS, TRAIN_BATCH, RATE = 0.97, 400, 50, 2e-3
-DIGIT_MEAN, DIGIT_STD = 0.1307, 0.3081
+DIGIT_MEAN, DIGIT_STD = 0.1307, 0.3081  # of MNIST's training pixels, in 0..1
 Digits = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 

@@ -21,8 +21,8 @@ from gamlens.metrics import SIMILARITIES, Interval, bootstrap
 from gamlens.sanity.compared_maps import Features, MakeMaps, MethodMaps, compare, describe, others
 from gamlens.sanity.randomise import MODES, NetworkPart, states
 
-LEVEL = 0.95
-FEW, SHOWN_ITEMS = 5, 20
+LEVEL = 0.95  # the percentile of similarities between different images, which a verdict compares with
+FEW, SHOWN_ITEMS = 5, 20  # fewer images give a warning; maps of at most so many items are kept for pictures
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class MapSimilarity:
         part: The part of the network that this step made random.
         item: The image.
         values: {measure: similarity}.
-        flat: Whether the map is flat; the rank measures then count as 0.
+        flat: Whether the map is flat. Correlations with a flat map are undefined and count as 0.
     """
 
     method: str

@@ -32,7 +32,7 @@ def short(name: str) -> str:
 
 
 def brief_table(outcome: Outcome) -> TextTable:
-    """One line per method, for the terminal: the similarity left with all weights random, and the level it may have."""
+    """One line per method, for the terminal: the similarity with all weights random, and the level not to exceed."""
     lines = []
     for method in outcome.methods:
         mine = [verdict for verdict in outcome.verdicts if verdict.method == method]
@@ -42,7 +42,11 @@ def brief_table(outcome: Outcome) -> TextTable:
 
 
 def verdict_table(outcome: Outcome) -> TextTable:
-    """One line per method: for each measure the similarity left, its interval, and mean and 95 % of other images."""
+    """One line per method. For each measure it has two cells.
+
+    The first is the similarity with all weights random and its interval. The second has the mean and the 95th
+    percentile of the similarities between maps of different images.
+    """
     header = ["method"]
     for entry in SIMILARITIES.values():
         header += [entry.title, "other images: mean / 95 %"]
@@ -71,7 +75,7 @@ def curve_table(outcome: Outcome) -> TextTable:
 
 
 def curves(outcome: Outcome) -> Image.Image:
-    """One plot per method and measure: similarity to the original maps after each step, and the level to fall to."""
+    """One plot per method and measure: similarity to the original maps after each step, and the verdict's level."""
     steps = ("original", *(short(part.name) for part in outcome.parts))
     rows: dict[str, list[render.Chart]] = {}
     for verdict in outcome.verdicts:

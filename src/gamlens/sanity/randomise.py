@@ -54,7 +54,7 @@ def twin(lens: Lens) -> Lens:
         made = lens.with_model(copy.deepcopy(lens.model))
     except Exception as error:
         raise GamlensError(
-            f"{lens.name} cannot be copied by copy.deepcopy, and its own weights are never changed: {error}"
+            f"Weights are made random in a copy of the model, but copy.deepcopy cannot copy {lens.name}: {error}"
         ) from error
     made.weights = f"{lens.weights}, randomised"
     return made
@@ -78,6 +78,7 @@ def parts(lens: Lens, image: Tensor, *, pairs: bool = False) -> tuple[NetworkPar
     for name, place in ends.items():
         if place <= last:
             groups[next((block for block in lens.blocks if places[block] >= place), HEAD_PART)].append(name)
+    # Everything up to the output of the first block was assigned to it: separate the modules before it, the stem.
     first, inside = lens.blocks[0], f"{points[0].module}."
     if points[0].module and any(name.startswith(inside) for name in groups[first]):
         groups[STEM_PART] = [name for name in groups[first] if not name.startswith(inside)]
@@ -150,7 +151,7 @@ def _order(lens: Lens, image: Tensor, points: list[LayerPoint]) -> tuple[dict[st
         except Exception as error:
             raise forward_error(f"an image of shape {tuple(image.shape)}", error) from error
     previous = 0
-    for name in owners:  # a module that is not called, such as a projection in attention, joins the one before
+    for name in owners:  # one that was not called, such as a projection in attention, gets the position before
         previous = ends.setdefault(name, previous)
     return ends, places
 

@@ -100,6 +100,7 @@ class BatchPrefetcher(Generic[ItemT, LoadedT, BatchT]):
         count = worker_count(workers)
         self.fn, self.collate, self.batch_size = fn, collate, batch_size
         self.items_per_task = max(1, min(MOST_ITEMS_PER_TASK, batch_size // count))
+        # Two batches, and as many more (rounded up) as it takes to give every thread a task.
         self.most_waiting = 2 + -(-count * self.items_per_task // batch_size)
         self.waiting: deque[_OpenBatch[ItemT, LoadedT, BatchT]] = deque()
         self._open: _OpenBatch[ItemT, LoadedT, BatchT] = _OpenBatch()

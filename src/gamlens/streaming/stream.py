@@ -26,7 +26,7 @@ from gamlens.streaming.prefetch import BatchPrefetcher
 from gamlens.trace import Guess, Trace
 
 SLOW_SOURCE = 0.01  # seconds: if the source takes longer to give an image, finished results are not held back for it
-LAUNCHED_AHEAD = 2
+LAUNCHED_AHEAD = 2  # how many groups a GPU works on, at most, besides the one whose results are waited for
 Numbered = tuple[int, Any]  # the number of an image in the stream, and the image as the source gave it
 ExplainBatch = Callable[[ModelInput], tuple[Trace, Explanation]]
 ExplainedImage = tuple[Explanation, tuple[Guess, ...]]
@@ -97,8 +97,8 @@ def stream(
 ) -> Iterator[StreamResult]:
     """Yield one StreamResult per image, in order.
 
-    An image that cannot be decoded or explained has an error in its result. If the model fails on every decoded image
-    of the first groups, the error is raised instead, since the cause is then not the image.
+    An image that cannot be decoded or explained has an error in its result. If no image has been explained yet, and the
+    model fails on every decoded image of a group, the error is raised instead: the cause is then hardly the images.
 
     Args:
         images: The images, a list or any iterable. If it raises, the results of the images before come first.

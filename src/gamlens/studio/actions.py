@@ -26,6 +26,7 @@ HINTS: dict[TabName, str] = {
     "pair": "Give two photos, or click an example: how similar the model finds them, and why, appears here.",
 }
 HOW_TO_READ = "A map shows which pixels the score comes from, not how high the score is."
+# Continues the headline, such as "Cosine similarity 0.83".
 ABOUT_POINTS = "is a sum over pairs of positions, one in each photo. Shown are the terms of the position you clicked."
 Given = ParamSpec("Given")
 
@@ -89,8 +90,8 @@ class Actions:
     def redraw(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
         """Draw a tab again after a control was changed; this needs no forward.
 
-        If the pair tab shows the match of a point, it shows the maps again when a control of the maps was changed, or
-        when the score is no sum over positions.
+        The pair tab may show the match of a clicked point. It returns to the maps if a control was changed that affects
+        only maps, or if the chosen score is not a sum over positions, so that points have no match.
         """
         if tab == "pair" and session.point:
             same = session.point.map_settings == controls.map_settings

@@ -102,7 +102,7 @@ def launch(
     folder = TEMP_DIR.acquire()
     try:
         examples = copy_examples(folder / "examples")
-        actions = Actions(cache, Sessions(visits, keep=examples.files.values()))
+        actions = Actions(cache, Sessions(visits, folder=folder, keep=examples.files.values()))
         page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
         url = _serve(page, host, port, auth, browser)
     except BaseException as error:

@@ -30,7 +30,17 @@ class ClickedPoint(NamedTuple):
 
 @dataclass(eq=False)
 class Session:
-    """The state of one visitor. Hold `lock` while reading or changing it."""
+    """The state of one visitor. Hold `lock` while reading or changing it.
+
+    Attributes:
+        model: The name of the chosen model; "" for the first model of the studio.
+        photos: The photos by slot.
+        traces: One trace per tab whose photos are complete.
+        point: The point of a pair that was clicked; None if maps are shown.
+        unused: Files that are released with the next photo or at the end.
+        files: Counts the users of all uploaded files, and is shared by all sessions.
+        lock: Protects all of these.
+    """
 
     model: str = ""
     photos: dict[Slot, Photo] = field(default_factory=dict)
@@ -78,12 +88,12 @@ class Session:
 class Sessions:
     """Sessions by id. If there are more than `most`, the least recently used one is closed.
 
-    `keep` are files that are never deleted, such as the example photos.
+    Uploads in `folder` are deleted when no session uses them, except for those in `keep`, such as the example photos.
     """
 
-    def __init__(self, most: int = MOST_SESSIONS, *, keep: Iterable[Path] = ()) -> None:
+    def __init__(self, most: int = MOST_SESSIONS, *, folder: Path | None = None, keep: Iterable[Path] = ()) -> None:
         self.most = most
-        self.files = UploadedFiles(keep)
+        self.files = UploadedFiles(folder, keep)
         self._open: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -37,10 +37,12 @@ class Photo:
 class UploadedFiles:
     """Counts the users of each uploaded file, because visitors who upload the same photo share one file.
 
-    The last user's `release` deletes the file. Files in `keep` (the studio's own examples) are never deleted.
+    The last user's `release` deletes the file if it lies in `folder`, where uploads are written. No other file is ever
+    deleted, nor are the files in `keep` (the studio's own examples).
     """
 
-    def __init__(self, keep: Iterable[Path] = ()) -> None:
+    def __init__(self, folder: Path | None = None, keep: Iterable[Path] = ()) -> None:
+        self.folder = folder.resolve() if folder is not None else None
         self.keep = frozenset(path.resolve() for path in keep)
         self._users: Counter[Path] = Counter()
         self._lock = threading.Lock()
@@ -50,13 +52,14 @@ class UploadedFiles:
             self._users[path] += 1
 
     def release(self, path: Path) -> None:
-        """Remove one user of a file. Without users the file is deleted, and its folder if that is then empty."""
+        """Remove one user of a file. An upload without users is deleted, and its folder if that is then empty."""
         with self._lock:
             self._users[path] -= 1
             if self._users[path] > 0:
                 return
             del self._users[path]
-            if path.resolve() in self.keep:
+            own = path.resolve()
+            if own in self.keep or self.folder not in own.parents:
                 return
             with contextlib.suppress(OSError):
                 path.unlink()

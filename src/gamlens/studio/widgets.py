@@ -14,7 +14,7 @@ from gamlens.studio.controls import CONTROL_NAMES, MEAN_OF_N, OUTLINES, VIEWS, C
 from gamlens.studio.example_photos import ExamplePhotos, thumbnail
 from gamlens.studio.session import TabName
 
-DEEPEST = 4
+DEEPEST = 4  # the largest n of the slider until a model tells how many blocks it has
 CLICKS = html_fragments.static_file("clicks.js")
 
 

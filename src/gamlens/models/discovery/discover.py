@@ -35,7 +35,7 @@ class Stage:
         shape: (C,h,w) of its activation.
         stride: Input pixels per position, along the height.
         chosen: Whether it is read. By default those of stride 4 and more are.
-        grid: Where its tokens lie in the image, and how many of them are set aside; None for a map.
+        grid: If its output is tokens (B,N,C), which token belongs to which cell of the image; None if it is (B,C,h,w).
     """
 
     name: str
@@ -88,10 +88,16 @@ def paths(recorder: Recorder, target: Node | None) -> tuple[list[Node], list[Nod
 
 
 def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[LayerPoint, int]:
-    """The embedding and its width, which is what the classifier reads: the last linear layer after pooling.
+    """Find the embedding: the input of the classifier, which is the last linear layer after pooling.
 
-    It is the model's own output where there is no such layer, or where a normalisation follows that layer, since the
-    model then returns an embedding.
+    If there is no such layer, or if a normalisation follows it, the model itself returns an embedding, and this is it.
+
+    Args:
+        recorder: The recorded forward.
+        path: The gates, from the image to the score.
+
+    Returns:
+        Where the embedding is read, and how many numbers it has per image.
     """
     for source, node in _steps_after_pooling(path):
         by_norm = node.func in DIVIDES and any("norm" in read.func for read in node.inputs)
@@ -105,7 +111,7 @@ def embedding_of(recorder: Recorder, path: list[Node]) -> tuple[LayerPoint, int]
 
 
 def _steps_after_pooling(gates: list[Node]) -> list[tuple[Node, Node]]:
-    """The steps from pooling to the score, the last step first: the node that is read and the node that it gives."""
+    """The steps from pooling to the score, the last step first. A step is two consecutive gates: (read, computed)."""
     last = max((node.order for node in gates if node.size), default=0)
     return list(pairwise(node for node in gates if node.order > last))[::-1]
 
@@ -139,7 +145,9 @@ def discover(model: nn.Module, batch: Tensor, pick_scores: Callable[[Any], Any])
             other.run(copy.clone(), pick_scores)
             return other
 
-        steps = _steps_after_pooling(gates)  # what the head reads, since an untrained head may be zero
+        # The input of the classifier is differentiated rather than the scores: untrained classifiers may be all zeros,
+        # and then every gradient is zero.
+        steps = _steps_after_pooling(gates)
         last = next((source for source, node in steps if node.func in LINEAR_FUNCTIONS), target)
         read = tokens.reached(again, recorder, spatial, last)
     pooling = tokens.pooling([*gates, *others], spatial[-1]) if spatial else ""
@@ -147,7 +155,7 @@ def discover(model: nn.Module, batch: Tensor, pick_scores: Callable[[Any], Any])
     if not stages:
         raise GamlensError(
             "No block was found: no tensor that lies on every path from the image to the output has the shape "
-            "(B,C,h,w), or is of tokens whose places in the image are known. Name the blocks yourself: "
+            "(B,C,h,w), or holds tokens whose places in the image are known. Name the blocks yourself: "
             "Lens(model, blocks=['...'])."
         )
     embedding, width = embedding_of(recorder, gates)
@@ -155,9 +163,12 @@ def discover(model: nn.Module, batch: Tensor, pick_scores: Callable[[Any], Any])
 
 
 def locate(model: nn.Module, batch: Tensor, points: Sequence[LayerPoint]) -> dict[LayerPoint, TokenGrid | None]:
-    """Blocks that were named, in the order in which they run, each with its token grid, or with None for a map.
+    """Run the model once, sort the named blocks `points` by the order in which they run, and find their token grids.
 
-    A name that does not say so, such as `blocks.11`, becomes `blocks.11:tokens` where that layer gives tokens.
+    A block that returns tokens is renamed to say so: `blocks.11` becomes `blocks.11:tokens`.
+
+    Returns:
+        {block: its token grid, or None if it returns no tokens}, in the order in which the blocks run.
     """
     recorder = Recorder(model)
     recorder.run(batch)
@@ -203,9 +214,15 @@ def _spatial(gates: list[Node]) -> list[Node]:
 
 
 def _stages(recorder: Recorder, others: list[Node], spatial: list[Node], pooling: str) -> list[Stage]:
-    """One stage for each resolution of the gates `spatial`; of tokens at one resolution, one for each block.
+    """Pick one stage per resolution; where all tokens have the same resolution, one per transformer block.
 
-    Stages of a small stride are not chosen, unless fewer than two would be left.
+    Stages with a stride below MIN_STRIDE are not chosen, unless fewer than two would be left.
+
+    Args:
+        recorder: The recorded forward.
+        others: The nodes on some path to the score that are no gates.
+        spatial: The gates with positions.
+        pooling: How one vector is made of the last block, in words.
     """
     picked: list[Pick] = []
     groups = [(octave, list(group)) for octave, group in groupby(spatial, key=recorder.octave)]
@@ -232,9 +249,10 @@ def _stages(recorder: Recorder, others: list[Node], spatial: list[Node], pooling
 
 
 def _missing(recorder: Recorder, others: list[Node], picked: list[Pick], octave: int | None) -> list[Pick]:
-    """For each resolution between the last picked one and `octave`, which no gate has, one module's output.
+    """Pick one node for each resolution between that of the last picked node and `octave`: no gate has these.
 
-    It is the last output at that resolution of a module that is nested least.
+    Of the modules whose output has that resolution, the least nested ones are considered, and the last of them to run
+    is picked.
     """
     start = recorder.octave(picked[-1][0]) if picked else None
     result: list[Pick] = []

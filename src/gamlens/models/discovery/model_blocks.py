@@ -52,7 +52,7 @@ def points_named(model: nn.Module, names: Sequence[str] | None) -> tuple[LayerPo
 def find_blocks(
     model: nn.Module, image: Tensor, *, asked: tuple[LayerPoint, ...] | None, output: Output
 ) -> ModelBlocks:
-    """Find the blocks that are read by one recorded forward; blocks that were named need a second one.
+    """Record one forward of the model to find its blocks; if the user named blocks, a second one to find those.
 
     Args:
         model: The network.
@@ -62,6 +62,7 @@ def find_blocks(
     """
 
     def pick_scores(value: Any) -> Any:
+        """Take the class scores out of what the model returns; without `output`, the first tensor in it."""
         if output is not None or isinstance(value, Tensor):
             return pick(value, output)
         first = next(tensors(value), None)
@@ -82,7 +83,7 @@ def find_blocks(
 
 
 def token_grids(model: nn.Module, image: Tensor, points: Sequence[LayerPoint]) -> dict[str, TokenGrid]:
-    """Where the tokens of `points` lie at the size of `image` (1,C,H,W), by one recorded forward of it."""
+    """Find where the tokens of `points` lie in images of the size of `image` (1,C,H,W), by one recorded forward."""
     with _copied(model, image) as copy:
         return _of_tokens(locate(model, copy, points))
 

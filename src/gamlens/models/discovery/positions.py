@@ -1,9 +1,10 @@
 """Where in the image each element of a tensor lies, followed through one recorded forward.
 
-A tensor of tokens is accompanied by a tensor of the same shape that holds position numbers: row * width + column on
-the map that the tokens were cut from, or -1 for elements without a place, such as those of a class token. Functions
-that only move elements (reshape, permute, cat, roll, slices) are applied to the position numbers as well. So windows,
-transposed tokens, class tokens before or after the others and reordered tokens are all followed, for any input size.
+In this module, a map is a tensor (B,C,h,w) or (B,h,w,C). A tensor of tokens is accompanied by a tensor of the same
+shape that holds position numbers: row * width + column on the map that the tokens were cut from, or -1 for elements
+without a place, such as those of a class token. Functions that only move elements (reshape, permute, cat, roll, slices)
+are applied to the position numbers as well. So windows, transposed tokens, class tokens before or after the others and
+reordered tokens are all followed, for any input size.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ MOVES = {
     *("split_with_sizes", "reshape_as", "adjoint", "take_along_dim", "gather"),
 }
 REDUCES = {"max", "amax", "mean", "sum"}
+# The results of these functions lie where their first argument, the queries, lies; the other arguments do not matter.
 BY_QUERY = {"scaled_dot_product_attention", "multi_head_attention_forward", "native_multi_head_attention"}
 
 
@@ -190,7 +192,7 @@ def _reduced(args: Any, kwargs: dict[str, Any], result: Tensor, find: Find) -> P
 
 
 def _pointwise(shape: tuple[int, ...], known: list[Positions]) -> Positions | None:
-    """The positions after a function of each place by itself; the number of channels (last dimension) may change."""
+    """The positions after a function that mixes no places, such as a linear layer. It may change the last dimension."""
     for where in known:
         if tuple(where.ids.shape) == shape:
             return where

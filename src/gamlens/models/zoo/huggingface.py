@@ -38,7 +38,7 @@ class ImageTower(nn.Module):
 
     def __init__(self, dual: Any) -> None:
         super().__init__()
-        object.__setattr__(self, "dual", dual)
+        object.__setattr__(self, "dual", dual)  # not as a submodule, or the text half would be one, too
         for name, child in dual.named_children():
             if "text" not in name:
                 self.add_module(name, child)
@@ -67,7 +67,7 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
             "or, offline, a folder with config.json and weights; with weights='random' config.json is enough."
         ) from error
     if isinstance(weights, dict):
-        fill(module, weights, name=name)
+        fill(module, weights, source=f"given for {name!r}")
     if heads := [key for key in missing if "pooler" not in key]:
         warn(f"The checkpoint of {name} has no weights for {', '.join(heads[:4])}: these layers are random.")
     network = replace(adopt(module.eval()), name=name, weights=place)
@@ -140,7 +140,7 @@ def any_size(call: Any, config: Any, images: Tensor) -> dict[str, bool]:
 
 
 def _interpolate(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A forward pre-hook that adds that option where the images need it."""
+    """A forward pre-hook that adds the option of `any_size` to the call if the images have another size."""
     images = args[0] if args else kwargs.get("pixel_values")
     more = any_size(module.forward, module.config, images) if isinstance(images, Tensor) else {}
     return args, {**more, **kwargs}

@@ -30,5 +30,5 @@ class LeNet5(nn.Module):
 
 def lenet5(weights: checkpoint.LoadedWeights = None) -> Network:
     """LeNet-5; no package has weights for it, so `weights` are a user's or "random"."""
-    module, _ = checkpoint.build("lenet5", lambda _: LeNet5(), len(DIGITS), weights)
+    module, _ = checkpoint.build("lenet5", LeNet5, len(DIGITS), weights)
     return Network(module, "lenet5", "file", size=(28, 28), mean=(0.1307,), std=(0.3081,), short=28, labels=DIGITS)

@@ -18,7 +18,7 @@ def timm() -> Any:
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """A model of timm, which downloads the model's own weights and caches them."""
+    """Any model of timm. timm downloads its pretrained weights and caches them."""
     package, own_name = timm(), name.removeprefix(TIMM_PREFIX)
     if not package.is_model(own_name):
         raise GamlensError(f"timm has no model {own_name!r}: {near(own_name, package.list_models())}")

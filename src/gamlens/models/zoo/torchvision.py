@@ -23,11 +23,12 @@ def imagenet_labels() -> tuple[str, ...]:
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """A classifier of torchvision, which downloads the default weights and caches them."""
+    """A classifier of torchvision. torchvision downloads its default weights and caches them."""
     from torchvision import models
 
     own: Any = models.get_model_weights(name).DEFAULT
     preset, labels = own.transforms(), tuple(own.meta["categories"])
+    # Without an explicit init_weights, these two networks warn that its default will change.
     quiet: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
     module, classes = checkpoint.build(
         name,

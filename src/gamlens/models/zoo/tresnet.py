@@ -12,9 +12,10 @@ LABELS_BY_COUNT = {len(names): names for names in (COCO_CLASSES, VOC_CLASSES)}
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """TResNet in timm's architecture; timm's own filter translates a public checkpoint, which has in-place ABN.
+    """TResNet, built by timm, with several labels per image; it needs a public checkpoint as `weights`.
 
-    The network has as many classes as the checkpoint. The classes have names where there are 80 or 20 of them.
+    The public checkpoints have in-place activated batch norms, which `checkpoint_filter_fn` of timm converts. The
+    network gets as many classes as the checkpoint. Its classes have names if there are 80 (MS-COCO) or 20 (Pascal VOC).
     """
     package = timm()
     module, classes = checkpoint.build(
