@@ -148,7 +148,7 @@ def test_a_model_that_does_not_fit(name: str) -> None:
 
 
 def test_a_pair_names_the_block_that_is_off_the_path() -> None:
-    with pytest.raises(GamlensError, match="not depend on block 'aux', .*name earlier blocks"):
+    with pytest.raises(GamlensError, match=r"not depend on block 'aux', .*name earlier blocks"):
         Lens(nets.seeded(Branches), blocks=["aux", "layer3"]).compare(X, Y)
 
 
