@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 FOLDER = "CUB_200_2011"
 IMAGES, CLASSES, LABELS = "images.txt", "classes.txt", "image_class_labels.txt"
 SPLIT, BOXES = "train_test_split.txt", "bounding_boxes.txt"
-TODO = f"Unpack {FOLDER}.tgz there as published."
+UNPACK = f"Unpack {FOLDER}.tgz there as published."
 PARTS = {"0": "test", "1": "train"}  # the flags of train_test_split.txt
 MAJORITY = 128  # grey levels from here up, more than half of 255, are the bird
 VOTE_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # modes of 8 bits, which have a grey level of 0 to 255
@@ -101,7 +101,7 @@ def cub(root: AnyPath, *, split: str | None = None, limit: int | None = None) ->
             f'CUB-200-2011 has no split {split!r}: use "test" (the default), "train" or "all", which is both.'
         )
     base, part = reading.dataset_folder(root), split or "test"
-    listing = reading.first([base / IMAGES, base / FOLDER / IMAGES], "list of images", TODO)
+    listing = reading.first([base / IMAGES, base / FOLDER / IMAGES], "list of images", UNPACK)
     top, paths = listing.parent, reading.lines_by_id(listing, "id path", str)
     parts = {} if part == "all" else _lines(top / SPLIT, "id is_training_image", _part)
     found = sorted((path, key) for key, (path,) in paths.items() if part == "all" or parts[key] == (part,))
@@ -111,7 +111,7 @@ def cub(root: AnyPath, *, split: str | None = None, limit: int | None = None) ->
     index = {key: number for number, key in enumerate(classes)}
     labels, boxes = _lines(top / LABELS, "id class", str), _lines(top / BOXES, "id x y width height", float)
     chosen = reading.cut(found, limit)
-    images, names = reading.first([top / "images"], "folder of images", TODO), [path for path, _ in chosen]
+    images, names = reading.first([top / "images"], "folder of images", UNPACK), [path for path, _ in chosen]
     reading.all_there(names, (name for name in names if (images / name).is_file()), images, listing)
     lists = _Lists(top, _masks(top), index, labels, boxes)
     samples = tuple(_sample(path, key, lists) for path, key in chosen)
@@ -120,7 +120,7 @@ def cub(root: AnyPath, *, split: str | None = None, limit: int | None = None) ->
 
 def _lines(path: Path, columns: str, convert: Callable[[str], Value]) -> Registry[tuple[Value, ...]]:
     """`reading.lines_by_id` of a list that must be there."""
-    return reading.lines_by_id(reading.first([path], f"list {path.name}", TODO), columns, convert)
+    return reading.lines_by_id(reading.first([path], f"list {path.name}", UNPACK), columns, convert)
 
 
 def _masks(top: Path) -> Path | None:
