@@ -105,3 +105,11 @@ def test_wrong_files(root, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(GamlensError, match=r"'pyarrow'.*gamlens\[eval\]"):
         table(root / "t.parquet")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_an_absurd_class_index_is_an_error_before_its_names_are_made(root, name) -> None:
+    file = write(root / name, [{"path": "a.png", "label": 300_000_000}, {"path": "b.png", "label": 0}])
+    with pytest.raises(GamlensError, match=r"has the label 300000000, and class indices go up to 999,999"):
+        table(file)
+    assert len(table(write(root / name, [{"path": "a.png", "label": 999_999}])).classes) == 1_000_000
