@@ -83,6 +83,32 @@ def near(name: str, options: Iterable[str], *, most: int = 5) -> str:
     return "there are " + ", ".join(repr(option) for option in known[:most]) + more + "."
 
 
+def readable(name: str) -> str:
+    """A file name as text that can be written in UTF-8: bytes of the name that are not UTF-8 become escapes.
+
+    Python holds such bytes as lone surrogates, which no file, page or terminal can encode.
+
+    >>> readable("caf\\udce9.jpg")
+    'caf\\\\xe9.jpg'
+    """
+    try:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # surrogates that stand for no byte
+        return name.encode("utf-8", "backslashreplace").decode()
+
+
+def printable(text: str) -> str:
+    """A text for the terminal: `readable`, with control characters other than line breaks as escapes.
+
+    A name of a file may hold them, and the terminal would obey them.
+
+    >>> printable("red\\x1b[31m.jpg")
+    'red\\\\x1b[31m.jpg'
+    """
+    safe = (char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in readable(text))
+    return "".join(safe)
+
+
 @contextmanager
 def reworded(what: str, *errors: type[Exception], todo: str = "") -> Iterator[None]:
     """Turn exceptions raised inside this context into a GamlensError that reads "{what}: {exception}{todo}".

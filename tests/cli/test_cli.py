@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,3 +146,24 @@ def test_the_studio_takes_the_weights_of_its_models(monkeypatch: pytest.MonkeyPa
 def test_method_choices_come_from_the_registry() -> None:
     words = " ".join(runner.invoke(app, ["compare", "--help"], env={"COLUMNS": "200"}).stdout.split())
     assert all(name in words for name in METHODS)
+
+
+def test_hostile_names_are_one_error_each_and_never_reach_the_terminal(tmp_path: Path) -> None:
+    """A name that is not UTF-8, a link to itself, a pipe, and a name that holds control characters."""
+    folder, good = tmp_path / "in", path("lion").read_bytes()
+    folder.mkdir()
+    (folder / "lion.jpg").write_bytes(good)
+    (folder / "red\x1b[31m.jpg").write_bytes(good)
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.jpg")).write_bytes(good)
+    (folder / "loop.jpg").symlink_to("loop.jpg")
+    os.mkfifo(folder / "pipe.jpg")
+    result = runner.invoke(app, ["classify", str(folder), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "3 of 5 files could not be explained." in result.output
+    assert "\x1b" not in result.output
+    assert "red\\x1b[31m.jpg" in result.output
+    assert "caf\\xe9.jpg' is not UTF-8" in result.output
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "caf\\xe9.jpg" in page
+    table = runner.invoke(app, ["classify", str(folder), "--out", str(tmp_path / "json"), "--json"])
+    assert len(json.loads(table.stdout)) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -314,3 +315,17 @@ def test_a_slice_of_the_reference(shared_weights: Path, shared_data: Path) -> No
     found = {m: tuple(100 * float(run.groups[m, n]["iou"][:, at].mean()) for n in (1, 2, 3)) for m in SLICE}
     for method, expected in SLICE.items():
         assert found[method] == pytest.approx(expected, abs=0.1), method
+
+
+def test_names_that_are_not_utf_8_are_error_rows_of_a_run(lens: Lens, root: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    image = str(tmp_path / name)
+    Image.new("RGB", (64, 64)).save(image, format="PNG")
+    boxes = (Box(1, 8, 8, 40, 40),)
+    samples = (Sample("01.png", str(root / "01.png"), (1,), boxes), Sample(name, image, (1,), boxes))
+    dataset, protocol = Dataset("mine", str(root), ("ant", "bee"), samples), Protocol(methods=("gam",), n=(1,))
+    (rows,) = evaluate(lens, units(dataset, protocol), protocol)
+    bad = [row for row in rows if row["error"]]
+    assert [row["item"] for row in bad] == ["caf\\xe9.png"]
+    write_run(tmp_path / "run", results.describe(lens, dataset, protocol, 2), rows)
+    assert [row["item"] for row in results.read(tmp_path / "run").errors] == ["caf\\xe9.png"]

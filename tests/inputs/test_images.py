@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.inputs.images import pictures, rgb, upright
+from gamlens.inputs.images import IMAGE_FORMATS, pictures, rgb, upright
 from gamlens.inputs.transform import IMAGENET_MEAN, IMAGENET_STD
 
 RANDOM = np.random.default_rng(0)
@@ -265,3 +266,42 @@ def test_tensors_of_any_number_of_channels_can_be_shown(channels: int) -> None:
     assert shown.shape == (64, 64, 3)
     assert shown.max() > 150 > 100 > shown.min()
     assert result.overlay().size == (64, 64)
+
+
+def test_only_the_named_formats_are_opened(tmp_path: Path) -> None:
+    """An EPS called photo.jpg would start Ghostscript; other decoders of Pillow are not tried either."""
+    pixels = Image.new("RGB", (8, 8), "red")
+    for kind in IMAGE_FORMATS:
+        pixels.save(tmp_path / "photo.jpg", format=kind)
+        assert upright(tmp_path / "photo.jpg").size == (8, 8)
+    for kind in ("EPS", "PPM", "ICO", "PCX", "TGA"):
+        pixels.save(tmp_path / "photo.jpg", format=kind)
+        with pytest.raises(GamlensError, match=r"Cannot read .*photo\.jpg"):
+            upright(tmp_path / "photo.jpg")
+
+
+def test_a_photo_of_several_pictures_is_its_first(tmp_path: Path) -> None:
+    """Cameras write MPO, a JPEG that is followed by others."""
+    Image.new("RGB", (8, 8), "red").save(
+        tmp_path / "two.jpg", format="MPO", save_all=True, append_images=[Image.new("RGB", (8, 8), "blue")]
+    )
+    red, _, blue = upright(tmp_path / "two.jpg").getpixel((4, 4))
+    assert red > 200 > blue
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system")
+def test_pipes_and_devices_are_refused_without_reading_them(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for file in (tmp_path / "pipe.jpg", Path("/dev/zero")):
+        with pytest.raises(GamlensError, match="is a pipe or a device"):
+            upright(file)
+    (tmp_path / "loop.jpg").symlink_to("loop.jpg")
+    with pytest.raises(GamlensError, match=r"loop\.jpg' is a link that leads to no file"):
+        upright(tmp_path / "loop.jpg")
+
+
+def test_a_name_that_is_not_utf_8_is_one_error(tmp_path: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")
+    Image.new("RGB", (8, 8)).save(name, format="PNG")
+    with pytest.raises(GamlensError, match=r"caf\\xe9\.png' is not UTF-8: rename"):
+        upright(name)

@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gamlens import GamlensError, GamlensWarning, Lens
+from gamlens.errors import printable
 from gamlens.models import from_file
 
 out_console = Console()
@@ -51,7 +52,15 @@ def command(example: str, *, of: typer.Typer = app, resumes: bool = False) -> Ca
 
 def say(text: str | Text) -> None:
     """Print one line on standard output literally, without rich markup and without wrapping."""
-    out_console.print(text if isinstance(text, Text) else Text(text), soft_wrap=True)
+    out_console.print(_safe(text), soft_wrap=True)
+
+
+def _safe(text: str | Text) -> Text:
+    """A text for the terminal without control characters, which names of files may hold."""
+    plain = text.plain if isinstance(text, Text) else text
+    if isinstance(text, Text) and printable(plain) == plain:
+        return text
+    return Text(printable(plain))
 
 
 def say_json(record: Any) -> None:
@@ -62,13 +71,13 @@ def say_table(header: Sequence[str | Column], lines: Iterable[Sequence[str]], **
     """Print a table on standard output; `style` is passed on to rich's Table."""
     table = Table(*header, **style)
     for line in lines:
-        table.add_row(*map(Text, line))
+        table.add_row(*map(_safe, line))
     out_console.print(table)
 
 
 def tell(kind: str, message: str, style: str) -> None:
     """Print `kind` in the given style, then the message literally, as one line on standard error."""
-    err_console.print(Text.assemble((kind, style), "  ", message), highlight=False, soft_wrap=True)
+    err_console.print(Text.assemble((kind, style), "  ", _safe(message)), highlight=False, soft_wrap=True)
 
 
 def note(message: str) -> None:
@@ -77,7 +86,7 @@ def note(message: str) -> None:
 
 def exit_with_failures(message: str) -> NoReturn:
     """Print a message on standard error and exit with code 1, after a command that could do only part of its work."""
-    err_console.print(Text(message), soft_wrap=True)
+    err_console.print(_safe(message), soft_wrap=True)
     raise typer.Exit(1)
 
 

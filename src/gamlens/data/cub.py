@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from PIL import Image
 
 from gamlens.data import reading
 from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Mask, Sample
 from gamlens.errors import GamlensError, Registry
+from gamlens.inputs.images import open_image
 
 Value = TypeVar("Value")
 FOLDER = "CUB_200_2011"
@@ -55,7 +55,7 @@ class VoteMask:
     size: tuple[int, int] | None
 
     def read(self, label: int) -> Mask:
-        with reading.read_as("a mask", self.path, OSError, SyntaxError, ValueError), Image.open(self.path) as image:
+        with reading.read_as("a mask", self.path, OSError, SyntaxError, ValueError), open_image(self.path) as image:
             mode, votes = image.mode, np.asarray(image.convert("L"))
         if mode not in VOTE_MODES:
             raise GamlensError(f"The mask {self.path!r} is {mode}, not grey of 8 bits: use segmentations as published.")

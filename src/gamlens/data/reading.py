@@ -18,7 +18,7 @@ from PIL import Image
 
 from gamlens.data.sample import Box
 from gamlens.errors import GamlensError, Registry, attempt, near, reworded
-from gamlens.inputs.images import IMAGE_EXTENSIONS
+from gamlens.inputs.images import IMAGE_EXTENSIONS, open_image
 
 AnyPath = str | os.PathLike[str]
 Entry = TypeVar("Entry")
@@ -115,7 +115,7 @@ def cut(items: Sequence[Entry], limit: int | None) -> Sequence[Entry]:
 def images_in(path: Path) -> list[str]:
     """The names of the image files in a folder, sorted."""
     with reworded(f"Expected a folder of images at {str(path)!r}", OSError), os.scandir(path) as entries:
-        return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
+        return sorted(e.name for e in entries if is_image(e.name) and not e.is_dir(follow_symlinks=False))
 
 
 def is_image(name: str) -> bool:
@@ -150,7 +150,7 @@ def all_there(names: Sequence[str], have: Iterable[str], where: Path, listed_in:
 def image_size(path: AnyPath) -> tuple[int, int]:
     """(H,W) of an image file as it is shown, with its EXIF rotation; only its header is read."""
     errors = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-    with read_as("an image", path, *errors), Image.open(path) as image:
+    with read_as("an image", path, *errors), open_image(path) as image:
         width, height = image.size
         turned = image.getexif().get(0x0112, 1) in TURNED
     return (width, height) if turned else (height, width)

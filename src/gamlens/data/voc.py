@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from gamlens.data import reading
 from gamlens.data.class_names import VOC_CLASSES
 from gamlens.data.reading import Annotation, AnyPath
 from gamlens.data.sample import Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError, near
+from gamlens.inputs.images import open_image
 
 VOC_INDEX = {name: number for number, name in enumerate(VOC_CLASSES)}
 VOID = 255
@@ -26,7 +26,7 @@ class PaletteMask:
 
     def values(self) -> NDArray[Any]:
         """The palette indices (H,W)."""
-        with reading.read_as("a mask", self.path, OSError, SyntaxError, ValueError), Image.open(self.path) as image:
+        with reading.read_as("a mask", self.path, OSError, SyntaxError, ValueError), open_image(self.path) as image:
             mode, values = image.mode, np.asarray(image)
         if mode not in ("P", "L"):
             raise GamlensError(

@@ -124,7 +124,7 @@ class RunFolder:
             self.store.write(LOCK, json.dumps({**_self(), "at": self._beat}).encode())
 
     def _describe(self, about: Mapping[str, Any]) -> None:
-        self.store.write(RUN, json.dumps(about, indent=2, ensure_ascii=False).encode())
+        self.store.write(RUN, json.dumps(about, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
     def _clear(self) -> None:
         for name in (DONE, RUN, *(f"{PARTS_FOLDER}/{part}" for part in self.store.names(PARTS_FOLDER))):

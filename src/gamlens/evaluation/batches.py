@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gamlens.data import Sample
 from gamlens.engine import ResultRow
-from gamlens.errors import GamlensError, attempt
+from gamlens.errors import GamlensError, attempt, readable
 from gamlens.evaluation.protocol import Protocol, Unit
 from gamlens.inputs.batch import ModelInput, Views, join, part, prepare
 from gamlens.inputs.frame import Frame
@@ -57,7 +57,7 @@ def split(batch: Ready) -> list[Ready]:
 
 
 def head(unit: Unit) -> ResultRow:
-    return {"item": unit.name, "image": unit.samples[0].image, "label": unit.label}
+    return {"item": readable(unit.name), "image": readable(unit.samples[0].image), "label": unit.label}
 
 
 def error_row(unit: Unit, reason: str) -> ResultRow:

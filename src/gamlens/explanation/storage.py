@@ -154,8 +154,8 @@ def _stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, sty
     }
     staged.write(place / MAPS, lambda out: np.savez_compressed(out, **arrays))
     pictures = [_keep(staged, place, number, picture) for number, picture in enumerate(result.pictures)]
-    text = json.dumps(_record(result, overlays, pictures), indent=2, ensure_ascii=False).encode()
-    staged.write(place / JSON, lambda out: out.write(text))
+    text = json.dumps(_record(result, overlays, pictures), indent=2, ensure_ascii=False)
+    staged.write(place / JSON, lambda out: out.write(text.encode(errors="backslashreplace")))
 
 
 def load(folder: str | Path) -> Explanation:

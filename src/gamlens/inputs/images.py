@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,10 @@ import torch
 from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
-from gamlens.errors import GamlensError, reworded
+from gamlens.errors import GamlensError, readable, reworded
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # Pillow's names
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +107,20 @@ def pictures(images: Any) -> Iterator[Picture]:
         )
 
 
+def open_image(path: str | os.PathLike[str]) -> Image.Image:
+    """Open an image file with Pillow, without decoding its pixels yet.
+
+    Only IMAGE_FORMATS are tried, whatever the file is called: Pillow's decoders of other formats may run programs (EPS
+    starts Ghostscript). Only plain files are opened: reading a pipe or a device may never end.
+    """
+    name = os.fspath(path)
+    if readable(name) != name:
+        raise GamlensError(f"The name of the file '{readable(name)}' is not UTF-8: rename the file.")
+    if not stat.S_ISREG(os.stat(name).st_mode) and not os.path.isdir(name):
+        raise GamlensError(f"{name!r} is a pipe or a device, not an image file: give the path of a file.")
+    return Image.open(name, formats=IMAGE_FORMATS)
+
+
 def upright(path: str | os.PathLike[str]) -> Image.Image:
     """Decode an image file completely, apply its EXIF rotation, and convert it to RGB.
 
@@ -112,12 +128,14 @@ def upright(path: str | os.PathLike[str]) -> Image.Image:
     """
     name = str(path)
     try:
-        with Image.open(name) as image:
+        with open_image(name) as image:
             most = Image.MAX_IMAGE_PIXELS
             if most is not None and image.width * image.height > most:
                 raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels, {most} at most")
             image.load()
             return rgb(image)
+    except GamlensError:
+        raise
     except Image.DecompressionBombError as error:
         raise GamlensError(
             f"{name!r} is too large to decode safely ({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS."
@@ -125,6 +143,8 @@ def upright(path: str | os.PathLike[str]) -> Image.Image:
     except MemoryError as error:
         raise GamlensError(f"The image {name!r} does not fit into memory: make it smaller.") from error
     except Exception as error:
+        if os.path.islink(name) and not os.path.exists(name):
+            raise GamlensError(f"{name!r} is a link that leads to no file ({error}): remove it, or mend it.") from error
         if not os.path.exists(name):
             raise GamlensError(f"There is no file {name!r}: check the path.") from error
         if os.path.isdir(name):

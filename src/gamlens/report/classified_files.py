@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from gamlens._version import __version__
 from gamlens.engine import Job, RunFolder, run_local
-from gamlens.errors import GamlensError, attempt
+from gamlens.errors import GamlensError, attempt, readable
 from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation
 from gamlens.fuse import Fusion
@@ -165,7 +165,8 @@ def _saved_row(result: StreamResult) -> dict[str, Any]:
     saved = attempt(explanation.save, folder) if explanation is not None else None
     error = str(saved) if isinstance(saved, GamlensError) else result.error
     if explanation is None or error:
-        return {"file": path, "error": error if path in error else f"{path}: {error}"}
+        shown = readable(path)
+        return {"file": shown, "error": error if shown in error else f"{shown}: {error}"}
     found = zip(explanation.targets.tolist(), explanation.names, explanation.scores.tolist(), strict=True)
     return {
         "file": path,

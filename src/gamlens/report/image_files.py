@@ -1,6 +1,7 @@
 """What classifying and searching files share: finding image files, folders of results, and pages."""
 
 import glob
+import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -34,11 +35,16 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
         else:
             inside = (match for match in glob.glob(place, recursive=True) if Path(match).is_file())
             nothing = f"Nothing matches {place!r}."
-        files = sorted(file for file in inside if skip is None or skip.resolve() not in Path(file).resolve().parents)
+        files = sorted(file for file in inside if skip is None or not _lies_in(file, skip))
         if not files:
             raise GamlensError(nothing)
         found += files
     return found if twice else list(dict.fromkeys(found))
+
+
+def _lies_in(file: str, folder: Path) -> bool:
+    """Whether a file lies below a folder, links followed; a link to itself is taken as it is."""
+    return Path(os.path.realpath(folder)) in Path(os.path.realpath(file)).parents
 
 
 def result_folders(files: Sequence[str], out: Path) -> dict[str, Path]:

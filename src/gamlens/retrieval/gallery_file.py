@@ -90,7 +90,7 @@ def _picture(item: dict[str, Any], found: dict[str, Any]) -> Picture:
     if "tensor" in item:
         scale = (tuple(item["scale"][0]), tuple(item["scale"][1])) if item["scale"] else None
         return Picture(item["name"], tensor=_take(found[item["tensor"]], item["kind"]), scale=scale)
-    return Picture(item["name"], pixels=Image.open(io.BytesIO(found[item["png"]].tobytes())))
+    return Picture(item["name"], pixels=Image.open(io.BytesIO(found[item["png"]].tobytes()), formats=("PNG",)))
 
 
 def _put(arrays: dict[str, Any], name: str, tensor: Tensor) -> str:

@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensError
+from gamlens.inputs.images import open_image
 from gamlens.studio.html_fragments import static_file
 from gamlens.studio.session import TabName
 
@@ -31,7 +32,7 @@ class ExamplePhotos:
 
 
 def thumbnail(path: Path) -> Image.Image:
-    with Image.open(path) as image:
+    with open_image(path) as image:
         return ImageOps.fit(image.convert("RGB"), EXAMPLE_THUMBNAIL)
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from gamlens.errors import GamlensError
-from gamlens.inputs.images import Picture, upright
+from gamlens.inputs.images import Picture, open_image, upright
 
 MEGA = 10**6
 MOST_BYTES, MOST_PIXELS = 20 * MEGA, 40 * MEGA
@@ -131,9 +131,9 @@ def read_photo(path: str | Path) -> Photo:
 def _pixels(file: Path) -> float:
     """The number of pixels according to the file's header, without decoding it; 0 if the header cannot be read."""
     try:
-        with Image.open(file) as image:
+        with open_image(file) as image:
             return image.width * image.height
     except Image.DecompressionBombError:
         return math.inf
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError, SyntaxError, GamlensError):
         return 0
