@@ -280,6 +280,96 @@ def test_a_full_disk_leaves_what_was_there(
         identical(result, Explanation.load(str(folder)))
 
 
+def edited(folder: Path, change: Callable[[dict], object]) -> None:
+    record = json.loads((folder / "explanation.json").read_text(encoding="utf-8"))
+    change(record)
+    (folder / "explanation.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def test_saving_again_leaves_no_old_picture(result: Explanation, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    result.save(str(folder))
+    (folder / "notes.txt").write_text("mine")
+    photo(90, 60).save(folder / "005-photo-cat.png")  # a name that could be ours, but that no record holds
+    files = small_lens().classify(tmp_path / "photo.png", 1).save(str(folder))
+    assert {file.name for file in folder.iterdir()} == {
+        "000-photo-bee.png",
+        "maps.npz",
+        "explanation.json",
+        "notes.txt",
+        "005-photo-cat.png",
+    }
+    assert len(files) == 3
+
+
+@pytest.mark.parametrize("key", ["overlay", "kept"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "mine.png", "../thesis.pdf", "/thesis.pdf", "..", ".", "", "sub", "a\0b", 3, True, ["x"], {}]
+)
+def test_a_file_that_an_edited_record_names_is_not_deleted(
+    result: Explanation, tmp_path: Path, key: str, name: object
+) -> None:
+    folder = tmp_path / "out"
+    result.save(str(folder))
+    (folder / "sub").mkdir()
+    mine = [folder / "notes.txt", folder / "mine.png", folder / "sub" / "a.png", tmp_path / "thesis.pdf"]
+    for file in mine:
+        photo(90, 60).save(file, format="PNG")
+    name = str(mine[-1]) if name == "/thesis.pdf" else name
+    edited(folder, lambda record: record["rows" if key == "overlay" else "images"][0].update({key: name}))
+    small_lens().classify(photo(30, 30), 1).save(str(folder))
+    assert all(file.exists() for file in mine)
+    assert Explanation.load(str(folder)).names == ["bee"]
+
+
+def test_a_foreign_file_in_the_place_of_a_picture_is_not_deleted(result: Explanation, tmp_path: Path) -> None:
+    """A link, a folder, another type of file, a picture of another size."""
+    folder = tmp_path / "out"
+    result.save(str(folder))
+    overlays = [row["overlay"] for row in json.loads((folder / "explanation.json").read_text())["rows"]]
+    for name in overlays[:4]:
+        (folder / name).unlink()
+    (folder / overlays[0]).symlink_to(tmp_path / "photo.png")
+    (folder / overlays[1]).mkdir()
+    (folder / overlays[2]).write_text("mine")
+    photo(33, 44).save(folder / overlays[3])
+    small_lens().classify(photo(30, 30), 1).save(str(folder))
+    assert [os.path.lexists(folder / name) for name in overlays] == [True] * 4 + [False]
+    assert (tmp_path / "photo.png").exists()
+
+
+RECORDS = ("[]", "3", "null", "{", "[" * 100_000, '{"format": 1}', '{"format": 1, "rows": 3, "images": {}}')
+
+
+@pytest.mark.parametrize("text", [*RECORDS, '{"format": 1, "rows": [[]], "images": [{"kept": []}, 3]}'])
+def test_a_record_of_another_form_deletes_nothing(result: Explanation, tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "out"
+    before = result.save(str(folder))
+    (folder / "explanation.json").write_text(text)
+    small_lens().classify(photo(30, 30), 1).save(str(folder))
+    assert all(os.path.exists(file) for file in before)
+
+
+def test_a_loaded_explanation_keeps_its_pictures_in_the_same_folder(result: Explanation, tmp_path: Path) -> None:
+    result.save(str(tmp_path / "out"))
+    Explanation.load(str(tmp_path / "out")).save(str(tmp_path / "out"))
+    again = Explanation.load(str(tmp_path / "out"))
+    assert looks(again.image(2)) == looks(result.image(2))
+
+
+def test_saving_pairs_again_leaves_no_old_picture(tmp_path: Path) -> None:
+    folder, lens = tmp_path / "out", small_lens()
+    lens.compare(photo(60, 60), [photo(50, 70), photo(40, 40), photo(45, 45)]).save(str(folder))
+    (folder / "003-pair.png").write_bytes((folder / "002-pair.png").read_bytes())
+    (folder / "001-pair.png").write_text("mine")
+    (folder / "y" / "notes.txt").write_text("mine")
+    edited(folder / "y", lambda record: record["rows"][1].update(overlay="notes.txt"))
+    files = lens.compare(photo(60, 60), photo(50, 70)).save(str(folder))
+    kept = {file for file in folder.rglob("*") if file.is_file()} - {Path(file) for file in files}
+    assert {file.name for file in kept if "-image-" not in file.name} == {"003-pair.png", "001-pair.png", "notes.txt"}
+    assert [file.name[:3] for file in kept if "-image-" in file.name] == ["001"]
+
+
 def test_a_folder_that_cannot_be_made(result: Explanation, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -81,6 +83,59 @@ def test_one_image_is_no_stream(lens: Lens, one: object) -> None:
     """A path would be taken letter by letter."""
     with pytest.raises(GamlensError, match=r"A stream takes many images, found .*give a list"):
         list(lens.stream(one))
+
+
+class Unreadable(os.PathLike):
+    def __fspath__(self) -> str:
+        raise ValueError("no such volume")
+
+
+def inside_itself() -> list[object]:
+    items: list[object] = []
+    items.append(items)
+    return items
+
+
+NOT_ONE_IMAGE = {
+    "two images in a list": (lambda: photos(2), "found 2 images in one list: give each image as an item of its own"),
+    "two sizes in a list": (lambda: [photos(1)[0], torch.zeros(3, 9, 9)], "found 2 images in one list: give each"),
+    "a batch": (lambda: torch.zeros(3, 3, 64, 64), "found 3 images in one Tensor: give each"),
+    "an array of several": (lambda: np.zeros((2, 9, 9, 3), np.uint8), "found 2 images in one ndarray: give each"),
+    "a dict": (lambda: {"image": 1}, "An image is a path.*found dict"),
+    "None": (lambda: None, "An image is a path.*found NoneType"),
+    "a number": (lambda: 3, "An image is a path.*found int"),
+    "an iterator": (lambda: iter(photos(1)), "An image is a path.*found list_iterator"),
+    "an empty list": (list, "the list is empty. Give at least one"),
+    "a matrix": (lambda: torch.zeros(3, 3), r"\(C,H,W\) and is not empty; found \(3, 3\)"),
+    "rank 5": (lambda: torch.zeros(1, 1, 3, 9, 9), r"\(C,H,W\) and is not empty; found \(1, 1, 3, 9, 9\)"),
+    "a list inside itself": (inside_itself, "Cannot read this image: RecursionError.*Give a path"),
+    "a path that raises": (Unreadable, "Cannot read this image: ValueError: no such volume. Give a path"),
+    "a tensor without values": (lambda: torch.zeros(1, 3, 64, 64, device="meta"), "on the device 'meta': give"),
+    "a sparse tensor": (lambda: torch.zeros(1, 3, 64, 64).to_sparse(), "torch.sparse_coo on .*to_dense"),
+}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("what", NOT_ONE_IMAGE)
+def test_an_item_that_is_not_one_image_is_an_error_of_that_item(lens: Lens, what: str, first: bool) -> None:
+    make, message = NOT_ONE_IMAGE[what]
+    item, good = make(), [torch.zeros(1, 3, 64, 64), *photos(2)]
+    items = [item, *good] if first else [*good, item, *good]
+    seen = list(lens.stream(items, batch_size=4))
+    assert [one.number for one in seen if one.error] == [0 if first else 3]
+    bad = seen[0 if first else 3]
+    assert bad.image is item
+    assert bad.explanation is None
+    assert re.search(message, bad.error)
+    assert all(len(one.explanation) == 1 for one in seen if one is not bad)
+
+
+def test_a_dtype_of_one_item_does_not_spread_to_others(lens: Lens) -> None:
+    torch.manual_seed(0)
+    image = torch.randn(1, 3, 64, 64)
+    alone, beside = (next(iter(lens.stream(items))) for items in ([image], [image, image.double()]))
+    assert torch.equal(alone.explanation.maps, beside.explanation.maps)
+    assert alone.explanation.maps.dtype == beside.explanation.maps.dtype
 
 
 class Device:

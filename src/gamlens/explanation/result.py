@@ -293,7 +293,8 @@ class Explanation:
         """Write the result to a folder: all files, or none if writing fails.
 
         The files are one overlay per row (PNG), the maps (maps.npz), all else (explanation.json), and a PNG of each
-        image that was not given as a file.
+        image that was not given as a file. Files of these names are replaced. Other pictures of an explanation that was
+        saved in the folder before are deleted if name, type and size show that `save` wrote them; nothing else is.
 
         Args:
             folder: Where the files go; it is created if it does not exist.
@@ -391,6 +392,8 @@ class PairExplanation:
 
     def save(self, folder: str, *, cmap: str = "ember") -> list[str]:
         """Write the result to a folder: x/ and y/ as `Explanation.save` writes them, and one PNG per pair.
+
+        Files that are there already are treated as `Explanation.save` treats them.
 
         Args:
             folder: Where the files go; it is created if it does not exist.

@@ -165,11 +165,16 @@ def _resized(batch: Tensor, scale: float) -> Tensor:
 def prepare_pixels(image: Any, transform: Transform | ExternalTransform, views: Views = PLAIN_VIEW) -> ModelInput:
     """Prepare one image for every view, but leave its pixels in uint8, to be normalised later by `normalise_on`.
 
-    Only a quarter of the bytes must then be copied to a GPU. A tensor, several images, and a user's own transform are
-    handled by `prepare` instead, and the result is normalised already.
+    Only a quarter of the bytes must then be copied to a GPU. A tensor and a user's own transform are handled by
+    `prepare` instead, and the result is normalised already. Several images, in a list or a batch, are an error.
     """
     shown = tuple(pictures(image))
-    if isinstance(transform, ExternalTransform) or len(shown) != 1 or shown[0].tensor is not None:
+    if len(shown) != 1:
+        raise GamlensError(
+            f"One image is expected here, found {len(shown)} images in one {type(image).__name__}: give each image as "
+            "an item of its own."
+        )
+    if isinstance(transform, ExternalTransform) or shown[0].tensor is not None:
         return prepare(image, transform, views)
     opened = _opened(shown[0], transform)
     made = [transform.scaled(scale).pixels(opened) for scale in views.scales]

@@ -201,6 +201,11 @@ def _from_batch(batch: Tensor) -> Iterator[Picture]:
             f"A tensor of {batch.dtype} is not a preprocessed image: give a floating point tensor (B,C,H,W) as the "
             "model takes it, or a uint8 numpy array (H,W,3), which gamlens preprocesses."
         )
+    if batch.layout != torch.strided or batch.is_meta:
+        raise GamlensError(
+            f"A preprocessed image is a dense tensor with values; found one with {batch.layout} on the device "
+            f"'{batch.device}': give tensor.to_dense(), on the CPU or a GPU."
+        )
     if batch.ndim == 3:
         batch = batch[None]
     if batch.ndim != 4 or 0 in batch.shape:

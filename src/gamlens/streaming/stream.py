@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gamlens.errors import GamlensError, attempt
+from gamlens.errors import GamlensError, attempt, reworded
 from gamlens.explanation import Explanation
 from gamlens.inputs.batch import ModelInput, join, normalise_on, part
 from gamlens.streaming.prefetch import BatchPrefetcher
@@ -58,7 +58,7 @@ class SizeBatches:
     """The decoded images of a group.
 
     Attributes:
-        batches: One (indices of the images in the group, batch) per image size.
+        batches: One (indices of the images in the group, batch) per image size (and per dtype and device).
         errors: For each image that could not be decoded, by its index in the group, why.
     """
 
@@ -102,7 +102,7 @@ def stream(
 
     Args:
         images: The images, a list or any iterable. If it raises, the results of the images before come first.
-        load: Decodes one image; called in a thread.
+        load: Decodes one image; called in a thread. Whatever it raises is the error of that image.
         explain: Traces and explains a batch on `device`.
         batch_size: How many images form a group.
         workers: How many threads decode; see `worker_count`.
@@ -118,13 +118,9 @@ def stream(
     source, pending = _read(images, source_errors), deque[PendingBatch]()
     good, slow = 0, False
     start, collate = partial(_start, explain, device), partial(sort_by_size, device=device)
-
-    def read(item: Numbered) -> Loaded:
-        return attempt(load, item[1])
-
     with (
         ThreadPoolExecutor(1, thread_name_prefix="host") as host,
-        BatchPrefetcher(read, collate, batch_size=batch_size, workers=workers) as decoded,
+        BatchPrefetcher(partial(_decode, load), collate, batch_size=batch_size, workers=workers) as decoded,
     ):
         while True:
             if not slow or not decoded.waiting:
@@ -157,14 +153,20 @@ def explain_group(
 
 
 def sort_by_size(loaded: Sequence[Loaded], device: torch.device) -> SizeBatches:
-    """Batch images of the same size. For the CPU they are also normalised; for a GPU they lie in pinned memory."""
+    """Batch images of the same size. For the CPU they are also normalised; for a GPU they lie in pinned memory.
+
+    Tensors that the user gave may differ in dtype or device, too. Such tensors cannot be concatenated, or only by a
+    change of dtype, so they are in separate batches.
+    """
     errors: dict[int, GamlensError] = {}
     sizes: dict[Any, dict[int, ModelInput]] = {}
     for place, ready in enumerate(loaded):
         if isinstance(ready, GamlensError):
             errors[place] = ready
         else:
-            sizes.setdefault((ready.pending_transform is None, ready.batches[0].shape[1:]), {})[place] = ready
+            batch = ready.batches[0]
+            kind = (ready.pending_transform is None, batch.shape[1:], batch.dtype, batch.device)
+            sizes.setdefault(kind, {})[place] = ready
     batches = [(list(one), join(list(one.values()), pin=device.type == "cuda")) for one in sizes.values()]
     if device.type == "cpu":
         batches = [(places, normalise_on(ready, device)) for places, ready in batches]
@@ -221,6 +223,16 @@ def _start(
         return [(row, tuple(guesses)) for row, guesses in zip(rows, best, strict=True)]
 
     return results
+
+
+def _decode(load: Callable[[Any], ModelInput], item: Numbered) -> Loaded:
+    """Return load(image), or what it raises as a GamlensError: one bad image must not end the stream."""
+
+    def decoded() -> ModelInput:
+        with reworded("Cannot read this image", todo=". Give a path, a PIL image, a uint8 array or a tensor."):
+            return load(item[1])
+
+    return attempt(decoded)
 
 
 def _read(images: Iterable[Any], errors: list[Exception]) -> Iterator[Numbered]:
