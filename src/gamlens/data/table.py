@@ -11,7 +11,7 @@ from gamlens.errors import GamlensError
 
 BOX_COLUMNS = ("x0", "y0", "x1", "y1")
 TableRow = Mapping[str, Any]
-MOST_CLASSES = 10**6  # every class index has a name in memory
+MOST_CLASS_NAMES = 10**6  # every class index has a name in memory
 
 
 def table(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
@@ -92,9 +92,9 @@ def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[s
         raise GamlensError(
             f"{str(path)!r} has the label {least}, and class indices count from 0: leave the cell empty for no label."
         )
-    if (largest := max(known, default=-1)) >= MOST_CLASSES:
+    if (largest := max(known, default=-1)) >= MOST_CLASS_NAMES:
         raise GamlensError(
-            f"{str(path)!r} has the label {largest}, and class indices go up to {MOST_CLASSES - 1:,}: give names of "
+            f"{str(path)!r} has the label {largest}, and class indices go up to {MOST_CLASS_NAMES - 1:,}: give names of "
             "classes, or their indices in the model's output."
         )
     return numbers, tuple(str(number) for number in range(largest + 1))
