@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,67 @@ def test_a_file_that_holds_no_weights(name: str, tmp_path: Path) -> None:
     with pytest.raises(GamlensError, match=message) as caught:
         checkpoint.read(tmp_path / "weights.pth")
     assert "run code" not in str(caught.value)
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """Ends a test that runs for more than 20 seconds."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("still running after 20 seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def endless() -> dict[str, Any]:
+    """A state dict that contains itself, by way of another dict."""
+    inner: dict[str, Any] = {}
+    outer = {"model": inner}
+    inner["state_dict"] = outer
+    return outer
+
+
+def deep() -> dict[str, Any]:
+    found: dict[str, Any] = weights()
+    for _ in range(500):
+        found = {"model": found}
+    return found
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize("make", [endless, deep])
+def test_wrappings_without_end(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(GamlensError, match=r"'state dict' .*inside each other, or a dict that contains itself.*give"):
+        Lens(nets.small(), weights=make())
+    if make is endless:
+        torch.save(make(), tmp_path / "weights.pth")
+        with pytest.raises(GamlensError, match=r"weights\.pth' .*a dict that contains itself"):
+            Lens(nets.small(), weights=tmp_path / "weights.pth")
+
+
+@pytest.mark.usefixtures("limited")
+def test_no_tensors_have_no_prefix() -> None:
+    assert checkpoint.without_prefixes({}, weights()) == {}
+    with pytest.raises(GamlensError, match=r"do not fit Small: \d+ missing"):
+        checkpoint.fill(nets.small(), {}, source="'empty'")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"state_dict": 3}, r"holds no tensors by name"),
+        ({"state_dict": [torch.zeros(3)]}, r"holds no tensors by name"),
+        ({1: torch.zeros(3), None: torch.zeros(3)}, r"2 unexpected: 1, None"),
+    ],
+)
+def test_wrappings_and_names_of_other_types(given: dict[Any, Any], told: str) -> None:
+    with pytest.raises(GamlensError, match=told):
+        Lens(nets.small(), weights=given)
+
+
+def test_many_prefixes() -> None:
+    fits(Lens(nets.small(), weights=prefixed("module." * 1000)))

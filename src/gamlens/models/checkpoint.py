@@ -14,6 +14,7 @@ from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
+MOST_WRAPPINGS = 20  # real checkpoints have one or two; a dict that contains itself has no end
 CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)  # in torch's message if a file holds objects other than tensors
 SAFE = ".safetensors"
 OTHERS = "weights='file.pth' or --weights file.pth (or .safetensors); or weights='random' for an untrained network."
@@ -46,8 +47,16 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tenso
 
 def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
     """The tensors by name, taken out of wrappings such as {"state_dict": ...}; `name` names the source in errors."""
-    while isinstance(found, Mapping) and (keys := [key for key in WRAPPINGS if isinstance(found.get(key), Mapping)]):
+    for _ in range(MOST_WRAPPINGS):
+        keys = [key for key in WRAPPINGS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
+        if not keys:
+            break
         found = found[keys[0]]
+    else:
+        raise GamlensError(
+            f"{name!r} has more than {MOST_WRAPPINGS} dicts inside each other, or a dict that contains itself, so its "
+            "weights were not found: give the state dict alone, as model.state_dict() returns it."
+        )
     if not isinstance(found, Mapping) or not any(isinstance(value, Tensor) for value in found.values()):
         raise GamlensError(
             f"{name!r} holds no tensors by name, so it is not a checkpoint of weights: give a state dict, or its file."
@@ -62,7 +71,7 @@ def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] |
     `like`, the tensors of the network to fill, because a network may itself have a part that is called `model`.
     """
     tensors = dict(tensors)
-    while like is None or not any(key in like for key in tensors):
+    while tensors and (like is None or not any(key in like for key in tensors)):
         prefix = next((prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in tensors)), None)
         if prefix is None:
             break
