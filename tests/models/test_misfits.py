@@ -176,3 +176,15 @@ def test_a_zero_embedding_has_no_cosine() -> None:
     y[1] *= 1e6
     with pytest.raises(GamlensError, match=r"embedding of y\[1\] is all zeros.*score='dot'.*embedding="):
         lens.compare(X, y)
+
+
+@pytest.mark.parametrize("weights", [None, nets.small().state_dict()], ids=["as it is", "with weights"])
+def test_a_lazy_model_must_run_first(weights: dict[str, Tensor] | None) -> None:
+    features = [nn.LazyConv2d(8, 3, stride=2), nn.LazyBatchNorm2d(), nn.ReLU()]
+    net = nn.Sequential(*features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(5)).double()
+    with pytest.raises(GamlensError, match=r"lazy parameters.*: 0\.weight, .*Run it once"):
+        Lens(net, weights=weights)
+    assert net.training
+    assert all(nn.parameter.is_lazy(parameter) for parameter in net.parameters())
+    net(X)
+    assert Lens(net).classify(X, 3).maps.shape == (2, 64, 64)

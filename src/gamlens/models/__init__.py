@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gamlens.capture.guard import unwrap
 from gamlens.errors import GamlensError, Registry
@@ -87,6 +88,13 @@ def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) ->
 
     Modules of transformers and timm say their input and labels themselves.
     """
+    lazy = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor)]
+    if lazy:
+        raise GamlensError(
+            f"This model has lazy parameters, which have no shape before it has run: {', '.join(lazy[:4])}"
+            f"{', ...' if len(lazy) > 4 else ''}. Run it once on an image, as in "
+            "model(torch.zeros(1, 3, 224, 224)), and then make the Lens."
+        )
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
     inner = unwrap(module)
