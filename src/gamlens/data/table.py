@@ -94,8 +94,8 @@ def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[s
         )
     if (largest := max(known, default=-1)) >= MOST_CLASS_NAMES:
         raise GamlensError(
-            f"{str(path)!r} has the label {largest}, and class indices go up to {MOST_CLASS_NAMES - 1:,}: give names of "
-            "classes, or their indices in the model's output."
+            f"{str(path)!r} has the label {largest}, and class indices go up to {MOST_CLASS_NAMES - 1:,}: give names "
+            "of classes, or their indices in the model's output."
         )
     return numbers, tuple(str(number) for number in range(largest + 1))
 
