@@ -97,10 +97,12 @@ class Look:
         handle.press(key)
 
     def give(self, name: str, file: Path) -> None:
-        """Put a file where a photo is, or was."""
+        """Put a file where a photo is, or was. The studio has answered to the empty place before the file comes."""
         remove = self.page.locator(f"#{name}").get_by_label(re.compile("remove|clear", re.IGNORECASE))
         if remove.count():
             remove.first.click()
+            tab = "class" if name == "photo" else "pair"
+            self.page.wait_for_function("tab => !document.querySelector(`#${tab}-stage figure img`)", arg=tab)
         self.page.locator(f"#{name} input[type=file]").set_input_files(str(file))
 
     def text(self, tab: str) -> str:
