@@ -50,6 +50,7 @@ def test_the_same_maps(make: Callable[[], nn.Module], options: dict[str, Any]) -
     plain.classify(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what other tests left open
         nets.same(compiled.classify(X, [0, 1], n=2), plain.classify(X, [0, 1], n=2), atol=1e-5)
         ours, theirs = compiled.compare(X, Y), plain.compare(X, Y)
     nets.same(ours.x, theirs.x, atol=2e-5)
@@ -302,6 +303,7 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(make: type[nn.Module], wh
     assert Rectified.apply(X).equal(X), "functions are as they were"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what other tests left open
         nets.same(compiled.classify(X, 0), first)
 
 
