@@ -18,8 +18,8 @@ from typing import Any
 
 from gamlens.data.reading import import_extra
 from gamlens.engine.jobs import Done, Job, count_errors, pieces
-from gamlens.engine.run_folder import RunFolder, part_name
-from gamlens.engine.store import Store
+from gamlens.engine.part_files import PartWriter
+from gamlens.engine.run_folder import RunFolder
 from gamlens.errors import GamlensError
 
 RAY_SETTINGS = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
@@ -54,11 +54,9 @@ def run_ray(
     try:
         count, share = _shares(ray, workers, len(todo))
         rows = [{"chunk": number, "items": pickle.dumps(list(chunk))} for number, chunk in todo.items()]
-        local = folder.store.local
-        place = folder.store.place if local is None else str(local.absolute())  # workers start in other directories
         data = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
             _Actor,
-            fn_constructor_args=(job, place, folder.suffix),
+            fn_constructor_args=(job, folder.writer()),
             compute=ray.data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=2),
             **share,
         )
@@ -81,14 +79,14 @@ def run_ray(
 class _Actor:
     """A process of the cluster that holds one model."""
 
-    def __init__(self, job: Job, place: str, suffix: str) -> None:
-        self.job, self.store, self.suffix = job, Store(place), suffix
+    def __init__(self, job: Job, writer: PartWriter) -> None:
+        self.job, self.writer = job, writer
         self.worker = job.make()
 
     def __call__(self, chunk: dict[str, Any]) -> dict[str, Any]:
         items = pickle.loads(chunk["items"])
         rows = [row for part in pieces(items, self.job.batch) for row in self.worker.work(self.worker.load(part))]
-        self.store.write(part_name(chunk["chunk"], self.suffix), self.job.encode(rows))
+        self.writer.write(chunk["chunk"], self.job.encode(rows), self.job.names(items))
         return {"chunk": chunk["chunk"], "items": len(items), "errors": count_errors(rows)}
 
 

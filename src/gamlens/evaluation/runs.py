@@ -8,11 +8,14 @@ from typing import Any
 
 from gamlens.data import Dataset
 from gamlens.engine import ENGINES, Done, Job, RunFolder, pieces, run_local, run_ray
-from gamlens.errors import GamlensError, near, warn
+from gamlens.engine.json_objects import misfit
+from gamlens.engine.part_files import part_name
+from gamlens.errors import GamlensError, near, readable, warn
 from gamlens.evaluation import results
 from gamlens.evaluation.measure import Measurer
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.protocol import Protocol, Unit
+from gamlens.evaluation.run_checks import PartCheck, other_columns
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 
@@ -112,18 +115,55 @@ def evaluate_run(
     if said := left_out_note(about):
         warn(said)
     where = engine or Engine()
-    with RunFolder(place, about, suffix=".parquet", fresh=fresh) as folder:
-        if (known := folder.summary()) is not None:
+    with RunFolder(place, about, suffix=results.SUFFIX, fresh=fresh) as folder:
+        errors = _check_parts(folder, pieces(items, chunk))
+        if (known := _summary(folder)) is not None:
+            if not folder.sealed():
+                folder.finish(known)
             return {**known, "measured": 0}
         written = folder.written()
         already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
-        seen, errors = already, results.errors_in(folder)
+        seen = already
         status(seen, errors)
         worker = partial(make_measurer, (lambda: lens) if where.name == "local" else make, protocol, bool(written))
-        job = Job(worker, results.encode, chunk, batch)
+        job = Job(worker, results.encode, chunk, batch, _name)
         for done in where.run(job, items, folder):
             seen, errors = seen + done.items, errors + done.errors
             status(seen, errors)
         summary = {"items": len(items), "errors": results.errors_in(folder), "resumed_at": already}
         folder.finish(summary)
         return {**summary, "measured": len(items) - already}
+
+
+def _check_parts(folder: RunFolder, chunks: Sequence[Sequence[Unit]]) -> int:
+    """Delete damaged parts, with a warning that names them; returns how many items failed in the other parts.
+
+    Parts with other columns than this version writes are an error, unless the run is finished and whole.
+    """
+    finished = folder.summary() is not None
+    names = [[_name(unit) for unit in chunk] for chunk in chunks]
+    check = PartCheck(names, () if finished else results.part_columns())
+    found = folder.find_damaged(check, names=names)
+    if not found:
+        return check.errors
+    if check.columns and check.columns != results.part_columns():
+        raise other_columns("a part that is measured again", results.part_columns(), check.columns)
+    listed = [f"part {number} ({part_name(number, folder.suffix)}): {why}" for number, why in sorted(found.items())]
+    more = f"; and {len(listed) - 5} more" if len(listed) > 5 else ""
+    warn(
+        f"{len(found)} of {len(chunks)} parts of the run in {folder.store.place!r} are measured again: "
+        f"{'; '.join(listed[:5])}{more}."
+    )
+    folder.drop(found)
+    return check.errors
+
+
+def _summary(folder: RunFolder) -> dict[str, Any] | None:
+    """The summary of a finished run; None if it is not finished, or if the summary is not one of ours."""
+    known = folder.summary()
+    return None if known is None or misfit(known, {"items": int, "errors": int}) else known
+
+
+def _name(unit: Unit) -> str:
+    """The name of an item as its rows have it."""
+    return readable(unit.name)

@@ -110,6 +110,7 @@ def classify_files(
     about = _about(lens, [file for file, _ in items], options, batch_size, chunk)
     place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     with RunFolder(place, about, suffix=".jsonl") as folder:
+        folder.drop(folder.find_damaged())
         worker = partial(FileExplainer, lens, options, explained=len(folder.written()))
         yield from (result for part in folder.parts() for result in _results(part))
         finished = False
