@@ -100,23 +100,25 @@ def test_parts_without_a_description_and_broken_ones(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """The second says who works there; a process that was killed holds nothing."""
+    """The second says who works there; a process that was killed holds nothing, also by the address of the folder."""
+    address = tmp_path.as_uri()
     code = (
         "import sys, time; from gamlens.engine import RunFolder\n"
-        f"with RunFolder({str(tmp_path)!r}, {ABOUT!r}, suffix='.json'):\n    print('in', flush=True); time.sleep(60)"
+        f"with RunFolder({address!r}, {ABOUT!r}, suffix='.json'):\n    print('in', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline().strip() == "in"
-        with (
-            pytest.raises(GamlensError, match=rf"Another process \(process {other.pid} on .*wait for it"),
-            RunFolder(tmp_path, ABOUT, suffix=".json"),
-        ):
-            pass
+        for place in (tmp_path, address):
+            with (
+                pytest.raises(GamlensError, match=rf"Another process \(process {other.pid} on .*since 2.*wait for it"),
+                RunFolder(place, ABOUT, suffix=".json"),
+            ):
+                pass
     finally:
         other.kill()
         other.wait()
-    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+    with RunFolder(address, ABOUT, suffix=".json") as folder:
         assert folder.written() == set()
 
 
@@ -179,7 +181,7 @@ def test_an_error_in_the_work_frees_the_folder(tmp_path: Path) -> None:
 
 
 def test_files_elsewhere(tmp_path: Path) -> None:
-    """The same through pyarrow's file systems: a file:// URI stands for s3:// and the like."""
+    """By the address of the folder, which is the same folder."""
     place = f"file://{tmp_path / 'far'}"
     with RunFolder(place, ABOUT, suffix=".json") as folder:
         list(run_local(JOB, ITEMS, folder))

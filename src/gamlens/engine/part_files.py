@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from gamlens.engine.folder_lock import check_lock
@@ -46,7 +47,7 @@ class PartRecord:
 
     def problem(self, contents: bytes, names: Sequence[str] | None = None) -> str:
         """What is wrong with the contents of the part, or with the names of its items; "" if nothing is."""
-        if names is not None and self.names_sha256 != _names_sha256(names):
+        if names is not None and self.items and self.names_sha256 != _names_sha256(names):
             return f"it was measured on other items ({self.first!r} to {self.last!r})"
         if not contents and self.size:
             return "the file is empty"
@@ -75,11 +76,15 @@ class PartWriter:
 
     def write(self, chunk: int, contents: bytes, names: Sequence[str] = ()) -> PartRecord:
         """Write the record of a part, then the part. `names` are those of its items."""
-        store, record = Store(self.place), PartRecord.of(contents, names)
-        check_lock(store, self.token)
-        store.write(f"{RECORDS}/{chunk:08d}.json", _encoded({"run": self.run, **asdict(record)}))
-        store.write(part_name(chunk, self.suffix), contents)
+        record = PartRecord.of(contents, names)
+        check_lock(self._store, self.token)
+        self._store.write(f"{RECORDS}/{chunk:08d}.json", _encoded({"run": self.run, **asdict(record)}))
+        self._store.write(part_name(chunk, self.suffix), contents)
         return record
+
+    @cached_property
+    def _store(self) -> Store:
+        return Store(self.place)
 
 
 def part_name(chunk: int, suffix: str) -> str:

@@ -87,7 +87,7 @@ class RunFolder:
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
     @property
-    def recorded(self) -> bool:
+    def has_records(self) -> bool:
         """Whether there are records of the parts. Runs of early versions have none."""
         return bool(self._records)
 
@@ -95,7 +95,7 @@ class RunFolder:
         self._lock.take()
         try:
             if self._fresh:
-                self._clear()
+                self.clear()
             for folder in ("", PARTS_FOLDER, RECORDS):
                 self.store.sweep(folder, self._is_ours)
             known, parts = _json(self.store, RUN, f"restore it, or {AFRESH}"), self.written()
@@ -118,6 +118,7 @@ class RunFolder:
             else:
                 self._run = _identity(known)
             self._records = part_files.read_records(self.store, self._run)
+            self._writer = self.writer()
         except BaseException:
             self._lock.free()
             raise
@@ -139,7 +140,7 @@ class RunFolder:
 
     def write(self, chunk: int, contents: bytes, names: Sequence[str] = ()) -> None:
         """Write the part of a chunk; `names` are those of its items."""
-        self._records[chunk] = self.writer().write(chunk, contents, names)
+        self._records[chunk] = self._writer.write(chunk, contents, names)
 
     def part(self, chunk: int) -> bytes:
         """The contents of one finished chunk."""
@@ -232,7 +233,7 @@ class RunFolder:
         self._run = _identity(about)
         self.store.write(RUN, json.dumps(about, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Delete the run, and no other file. run.json goes last, because parts without it have no meaning."""
         self.store.remove(DONE)
         self._remove(PARTS_FOLDER, self.suffix)

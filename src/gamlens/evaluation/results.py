@@ -139,7 +139,7 @@ def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
     arrow = run_checks.arrow()
     found = RunFolder.finished(folder, suffix=SUFFIX, make="gamlens evaluate --help")
     run_checks.check_description(found.about, str(folder))
-    if not found.recorded:
+    if not found.has_records:
         run_checks.check_unrecorded(found)
     wanted = None if only is None else [*ROW_KEYS, *only]
     try:
