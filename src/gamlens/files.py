@@ -9,6 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,7 +76,8 @@ class StagedFiles:
                 self._move(kept)
         finally:
             for beside in (*(move[0] for move in self.moves), *(old for old, _ in kept)):
-                beside.unlink(missing_ok=True)
+                with suppress(OSError):  # a disk that cannot be written to: the error that says so is on its way
+                    beside.unlink(missing_ok=True)
 
     def _move(self, kept: list[tuple[Path, Path]]) -> None:
         """Rename all temporary files, and undo the renames if one fails.

@@ -216,6 +216,17 @@ def test_json_of_the_wrong_kind(name: str, text: str, tmp_path: Path) -> None:
     assert read(place) == ITEMS
 
 
+@pytest.mark.parametrize("chunks", [10**18, -1, "five", None, [5]])
+def test_a_number_of_parts_that_cannot_be(chunks: object, tmp_path: Path) -> None:
+    place = made(tmp_path)
+    (place / "run.json").write_text(json.dumps({**ABOUT, "chunks": chunks}))
+    if chunks == 10**18:
+        with pytest.raises(GamlensError, match=r"Part 5 .*the file is missing"):
+            read(place)
+    else:
+        assert read(place) == ITEMS  # nothing says how many there must be
+
+
 @pytest.mark.parametrize("parts", ["7", "[]", "[7]", '[{"items": "x"}]', "null"])
 def test_a_manifest_of_wrong_values(parts: str, tmp_path: Path) -> None:
     place = made(tmp_path)

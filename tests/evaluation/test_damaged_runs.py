@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -208,3 +209,25 @@ def test_the_names_in_records_are_those_of_the_rows(whole: Path, root: Path) -> 
         (items[0], items[3]), (items[4], items[7]), (items[8], items[11])
     ]  # fmt: skip
     assert [record["size"] for record in records] == [part(whole, number).stat().st_size for number in range(3)]
+
+
+def test_a_disk_that_cannot_be_written_to(whole: Path, root: Path, tmp_path: Path) -> None:
+    """Every --out is one error; tables of a run on such a disk are printed."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        run = Path(shutil.copytree(whole, place / "run"))
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        assert CliRunner().invoke(app, ["table", str(run)]).exit_code == 0
+        data = ["--data", "table", "--root", str(root / "items.csv")]
+        for out in (place, place / "new"):
+            assert "Read-only file system" in refused("table", str(run), "--out", str(out))
+            assert "Read-only file system" in refused("subset", "hold-out", *data, "--out", str(out / "items.json"))
+        assert "Cannot write the page" in refused("report", str(run), "--out", str(place / "page.html"))
+        for out in (run, place / "new", (place / "new").as_uri()):
+            with pytest.raises(GamlensError, match="Read-only file system"):
+                toy.run(root, out)
+    finally:
+        subprocess.run(["umount", str(place)], check=True)

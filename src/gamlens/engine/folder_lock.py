@@ -77,7 +77,7 @@ class FolderLock:
                 folder.mkdir(parents=True, exist_ok=True)
                 file = open(folder / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - stays open during the run
             except OSError as error:
-                raise no_folder(Path(self.store.place), error) from error
+                raise self._unwritable(folder, error) from error
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _same(file, folder / LOCK):  # the owner deleted the folder after `open`: open it again
@@ -94,6 +94,14 @@ class FolderLock:
                     raise GamlensError(f"Cannot lock {self.store.place!r}: {error.strerror or error}.") from error
                 raise GamlensError(f"{_busy(self.store.place, held or {})}.") from error
             self._file = file
+
+    def _unwritable(self, folder: Path, error: OSError) -> GamlensError:
+        if not folder.is_dir():
+            return no_folder(folder, error)
+        return GamlensError(
+            f"Cannot write in the run folder {self.store.place!r}: {error.strerror or error}. Give a folder that can "
+            "be written to; to read the results of a finished run, use gamlens table or gamlens report."
+        )
 
     def _take_remote(self) -> None:
         begin = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,15 +77,14 @@ class RunFolder:
         expected = len(records or ()) if folder.chunks is None else folder.chunks
         if records is not None and len(records) != expected:
             raise GamlensError(f"{MANIFEST!r} in {store.place!r} has {len(records)} parts of {expected}. {AGAIN}.")
-        if missing := sorted(set(range(expected)) - parts):
-            raise folder.damaged(missing[0], "the file is missing")
+        folder._check_missing(expected)
         return folder
 
     @property
     def chunks(self) -> int | None:
         """How many parts the whole run has, by its configuration; None if that does not say."""
         found = self.about.get("chunks")
-        return found if isinstance(found, int) and not isinstance(found, bool) else None
+        return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
     @property
     def has_records(self) -> bool:
@@ -211,8 +211,7 @@ class RunFolder:
         """Write the manifest and the summary. Every part must be there."""
         written = self.written()
         count = max(written, default=-1) + 1 if self.chunks is None else self.chunks
-        if missing := sorted(set(range(count)) - written):
-            raise self.damaged(missing[0], "the file is missing")
+        self._check_missing(count)
         self._learn(range(count))
         records = [self._records.get(chunk) or PartRecord.of(self.part(chunk), ()) for chunk in range(count)]
         check_lock(self.store, self._lock.token)
@@ -223,6 +222,14 @@ class RunFolder:
     def beat(self) -> None:
         """Raise a GamlensError if another process holds the lock now. A run that writes elsewhere calls it often."""
         check_lock(self.store, self._lock.token)
+
+    def _check_missing(self, count: int) -> None:
+        """Raise a GamlensError that names the first part that is missing, if there are fewer than `count`."""
+        written = self.written()
+        if len(written) < count:
+            raise self.damaged(
+                next(chunk for chunk in itertools.count() if chunk not in written), "the file is missing"
+            )
 
     def _learn(self, chunks: Iterable[int]) -> None:
         """Read the records of parts that other processes of the run wrote."""
