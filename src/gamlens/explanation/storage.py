@@ -53,6 +53,11 @@ def stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, styl
     staged.write(place / JSON, lambda out: out.write(text.encode(errors="backslashreplace")))
 
 
+def is_saved(folder: str) -> bool:
+    """Whether a folder holds an explanation, judged by the names of its files."""
+    return all(os.path.isfile(os.path.join(folder, name)) for name in (JSON, MAPS))
+
+
 def _write_maps(arrays: dict[str, Any], out: IO[bytes]) -> None:
     """Write maps.npz, with a mark in the comment of the zip archive that it is."""
     stream = io.BytesIO()
