@@ -27,11 +27,12 @@ from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
 from gamlens.report.image_files import PAGE_FILE, guess_bars, limited_page, result_folders
+from gamlens.streaming.failures import Witness
 from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
 FILES_SHOWN, FILE_SIDE = 200, 480
-PAGE_TITLE = "Why this class?"
+CLASSES_TITLE = "Why this class?"
 NOTES = ".runs"  # the folder in the folder of results that says what is done
 
 FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that its explanation goes to
@@ -75,12 +76,12 @@ class FileResult:
 class FileExplainer:
     """The worker of `classify_files`: decodes files, explains them, and saves each explanation in its folder.
 
-    A file that fails gives a row with its error. `explained` is above 0 if any file was explained before.
+    A file that fails gives a row with its error. `witness` knows whether any file was explained before.
     """
 
     lens: Lens
     options: ClassifyOptions
-    explained: int = 0
+    witness: Witness = field(default_factory=Witness)
 
     def load(self, items: Sequence[FileToExplain]) -> tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]:
         """Decode and transform files. Returns the files, and for each its input, or the error if it cannot be read."""
@@ -88,12 +89,10 @@ class FileExplainer:
         return items, [attempt(self.lens.prepare, picture) for picture in pictures]
 
     def work(self, loaded: tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
-        """One row per file. If all of them fail and none was explained before, their error is raised."""
-        files, strict = list(enumerate(loaded[0])), self.explained == 0
-        results = explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict)
-        rows = [_saved_row(result) for result in results]
-        self.explained += sum(not row["error"] for row in rows)
-        return rows
+        """One row per file. If all of them fail, and every file would, as `Witness` tells, their error is raised."""
+        files = list(enumerate(loaded[0]))
+        results = explain_group(files, loaded[1], self._explain, device=self.lens.device, witness=self.witness)
+        return [_saved_row(result) for result in results]
 
     def _explain(self, ready: ModelInput) -> tuple[Trace, Explanation]:
         options = self.options
@@ -135,7 +134,7 @@ def classify_files(
                 results.append(result)
                 yield result
             if not all(result.error for result in results):
-                render.write(classified_page(results, title=PAGE_TITLE, lead=lead), out / PAGE_FILE)
+                render.write(classified_page(results, title=CLASSES_TITLE, lead=lead), out / PAGE_FILE)
             done = True
         finally:
             if done or not notes.written():
@@ -148,7 +147,7 @@ def _explained(
     """Yield the results of all files in order: those that the notes have, and those that are made now."""
     _drop_broken(notes)
     known = deque(sorted(notes.written()))
-    job = Job(partial(FileExplainer, lens, options, explained=len(known)), _encode, batch, batch)
+    job = Job(partial(FileExplainer, lens, options, Witness(bool(known))), _encode, batch, batch)
     for made in run_local(job, items, notes):
         while known and known[0] < made.chunk:
             yield from _results(notes.part(known.popleft()))
