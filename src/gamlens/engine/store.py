@@ -9,7 +9,7 @@ from typing import Any
 
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError
-from gamlens.files import PART, write_whole
+from gamlens.files import PART, sweep, write_whole
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the errors of a write for which there is no room
 
@@ -90,6 +90,8 @@ class Store:
 
         `ours` says of a file name whether this program writes such files. Temporary files of others are left alone.
         """
+        if self._files is None:
+            sweep(Path(self._root, folder))
         for name in self._listed(folder):
             whole = name.removesuffix(PART).rpartition(".")[0]  # the temporary name is [.]NAME.RANDOM.part
             if name.endswith(PART) and whole and ours(whole.removeprefix(".") if not ours(whole) else whole):
