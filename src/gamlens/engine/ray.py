@@ -11,19 +11,28 @@ import queue
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import torch
+
 from gamlens.data.reading import import_extra
+from gamlens.engine.addresses import ADDRESS_HINT, require_answer
 from gamlens.engine.jobs import Done, Job, count_errors, pieces
 from gamlens.engine.run_folder import RunFolder, part_name
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
 
+# Environment variables that Ray reads when it is imported. A value that the user has set is kept.
 RAY_SETTINGS = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0",
          "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # fmt: skip
+# Without this, Ray replaces 127.0.0.1 by the address of a network card, and a cluster on Linux listens to all networks.
+OWN_CLUSTER_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# By default, Ray tries 20 times for 40 s each to connect.
+FOREIGN_CLUSTER_SETTINGS = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_py_gcs_connect_timeout_s": "10"}
 SAYS_SO = "environment variable RAY_BACKEND_LOG_LEVEL"  # Ray prints this because of RAY_SETTINGS; `_connect` hides it
 
 
@@ -42,17 +51,20 @@ def run_ray(
         job: What the actors do.
         items: All items of the run; each must be picklable.
         folder: The run folder, which every machine of the cluster must be able to write to.
-        workers: The number of actors. By default one per GPU, or without GPUs one fewer than there are CPUs.
-        address: The address of a cluster. By default one is started on this machine and stopped at the end.
+        workers: The number of actors. By default one per GPU, or without GPUs as many as the CPUs have room for if each
+            actor computes with as many threads as torch uses in this process.
+        address: The address of a cluster. By default the environment variable RAY_ADDRESS; if that is not set either, a
+            cluster is started on this machine and stopped at the end.
         stall: The run fails if no chunk is finished for this many seconds.
     """
     todo = job.unwritten(items, folder)
     if not todo:
         return
-    ray = _ray()
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    ray = _ray(address)
     started = _connect(ray, address)
     try:
-        count, share = _shares(ray, workers, len(todo))
+        count, share = _shares(ray, workers, len(todo), torch.get_num_threads())
         rows = [{"chunk": number, "items": pickle.dumps(list(chunk))} for number, chunk in todo.items()]
         local = folder.store.local
         place = folder.store.place if local is None else str(local.absolute())  # workers start in other directories
@@ -92,27 +104,30 @@ class _Actor:
         return {"chunk": chunk["chunk"], "items": len(items), "errors": count_errors(rows)}
 
 
-def _ray() -> Any:
-    os.environ.update({name: os.environ.get(name, value) for name, value in RAY_SETTINGS.items()})
+def _ray(address: str) -> Any:
+    settings = RAY_SETTINGS | (OWN_CLUSTER_SETTINGS if address == "local" else FOREIGN_CLUSTER_SETTINGS)
+    os.environ.update({name: os.environ.get(name, value) for name, value in settings.items()})
     import_extra("ray.data", "The engine ray", extra="cluster")
+    if address.startswith("ray://"):
+        import_extra("grpc", f"The address {address!r}", extra="cluster")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return import_module("ray")
 
 
-def _connect(ray: Any, address: str | None) -> bool:
+def _connect(ray: Any, address: str) -> bool:
     """Connect to the cluster at `address`, or start one on loopback. Returns whether the caller must shut it down."""
     if ray.is_initialized():
         return False
-    own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    cluster = own if address is None else {"address": address}
+    own: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address == "local" else {}
+    require_answer(address)
     try:
-        with _without(SAYS_SO):
-            ray.init(log_to_driver=False, logging_level="error", configure_logging=True, **cluster)
+        with _without(SAYS_SO), warnings.catch_warnings(action="ignore"):
+            ray.init(address, log_to_driver=False, logging_level="error", configure_logging=True, **own)
     except Exception as error:
-        where = f"at {address!r}" if address else "on this machine"
-        raise GamlensError(
-            f"Cannot use a Ray cluster {where}: {str(error).splitlines()[0]} Check --address."
-        ) from error
+        where = "on this machine" if address == "local" else f"at {address!r}"
+        hint = "" if address == "local" else f" {ADDRESS_HINT} If the cluster uses tokens, set RAY_AUTH_MODE=token."
+        said = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+        raise GamlensError(f"Cannot use a Ray cluster {where}: {said}.{hint}") from error
     ray.data.DataContext.get_current().enable_progress_bars = False
     return True
 
@@ -137,21 +152,25 @@ def _without(text: str) -> Iterator[None]:
             os.write(2, b"".join(line for line in held if text.encode() not in line))
 
 
-def _shares(ray: Any, workers: int | None, todo: int) -> tuple[int, dict[str, float]]:
+def _shares(ray: Any, workers: int | None, todo: int, threads: int = 1) -> tuple[int, dict[str, float]]:
     """The number of actors, and the resources of each: one GPU if the cluster has any, and a share of the CPUs.
 
-    A tenth of the CPUs, at least half a CPU, is left for the tasks in which Ray Data reads its input.
+    Without GPUs an actor wants a CPU per thread, but not more than one machine has. A tenth of the CPUs, at least half
+    a CPU, is left for the tasks in which Ray Data reads its input.
     """
     have = ray.cluster_resources()
     cpus, gpus = float(have.get("CPU", 0)), float(have.get("GPU", 0))
-    count = max(1, min(todo, workers or int(gpus or max(1, cpus - 1))))
-    if gpus and count > gpus:
-        raise GamlensError(f"{count} workers want a GPU each and the cluster has {gpus:g}: give a smaller --workers.")
     if cpus <= 0:
         raise GamlensError("The cluster has no CPU: check with `ray status` that it is running.")
+    largest = max(float(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+    wanted = 1 if gpus else max(1, min(threads, int(largest)))
+    count = max(1, min(todo, workers or int(gpus or (cpus // wanted if wanted > 1 else cpus - 1))))
+    if gpus and count > gpus:
+        raise GamlensError(f"{count} workers want a GPU each and the cluster has {gpus:g}: give a smaller --workers.")
     spare = max(0.5, cpus * 0.1)
-    share = {"num_cpus": max(0.01, round(min(1.0, (cpus - spare) / count), 2))}
-    return count, {**share, "num_gpus": 1.0} if gpus else share
+    share = min(wanted, (cpus - spare) / count, largest - 0.5)
+    share = float(int(share)) if share > 1 else max(0.01, round(share, 2))  # Ray takes no fractions above 1
+    return count, {"num_cpus": share, "num_gpus": 1.0} if gpus else {"num_cpus": share}
 
 
 def _watched(ray: Any, data: Any, stall: float, wanted: str) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from gamlens.files import no_folder
 
 RUN, DONE, PARTS_FOLDER, LOCK = "run.json", "done.json", "parts", ".lock"
 STALE = 300.0  # seconds after which the lock of a remote folder expires
-FREE = ("command",)  # keys of run.json that may differ when a run is continued
+FREE = ("command", "threads")  # keys of run.json that may differ when a run is continued
 # Two more keys of run.json: where the images are, and a hash of them. The place may differ if the hashes are equal.
 PLACE, CONTENTS = "root", "images_sha256"
 
@@ -113,6 +113,10 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """The summary that `finish` wrote, or None if the run is not finished."""
         return _json(self.store, DONE)
+
+    def recorded(self, key: str) -> Any:
+        """The value of a key of run.json as the run was started, or None if it is missing."""
+        return (_json(self.store, RUN) or {}).get(key)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         self.store.write(DONE, json.dumps(dict(summary), indent=2).encode())
