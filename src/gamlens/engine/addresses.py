@@ -22,11 +22,11 @@ def require_answer(address: str) -> None:
     schemes other than ray://, which Ray looks up among its plugins.
     """
     scheme, _, rest = address.rpartition("://")
-    if scheme not in ("", "ray") or address in ("auto", "local"):
+    if scheme not in ("", "ray", "http", "https") or address in ("auto", "local"):
         return
     host, _, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+    if scheme.startswith("http") or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise GamlensError(f"{address!r} is not the address of a Ray cluster. {ADDRESS_HINT}")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as connection:
