@@ -96,13 +96,22 @@ def _connect(ray: Any, address: str) -> bool:
     require_answer(address)
     try:
         with _without(SAYS_SO), warnings.catch_warnings(action="ignore"):
-            ray.init(address, log_to_driver=False, logging_level="error", configure_logging=True, **own)
+            _init(ray, address, log_to_driver=False, logging_level="error", configure_logging=True, **own)
     except Exception as error:
         where = "on this machine" if address == "local" else f"at {address!r}"
         hint = "" if address == "local" else f" {ADDRESS_HINT} If the cluster uses tokens, set RAY_AUTH_MODE=token."
-        said = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
-        raise GamlensError(f"Cannot use a Ray cluster {where}: {said}.{hint}") from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        said = f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]
+        raise GamlensError(f"Cannot use a Ray cluster {where}: {said.rstrip('.')}.{hint}") from error
     return True
+
+
+def _init(ray: Any, address: str, **options: Any) -> None:
+    """Call ray.init, a second time if the process that the head starts for a ray:// address does not come up."""
+    try:
+        ray.init(address, **options)
+    except ConnectionAbortedError:
+        ray.init(address, **options)
 
 
 @contextmanager
