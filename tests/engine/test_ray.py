@@ -33,7 +33,7 @@ from gamlens.evaluation.protocol import units
 from gamlens.evaluation.runs import Engine, evaluate_run
 
 ray = pytest.importorskip("ray")
-IMAGES = 48
+IMAGES = 24
 HERE = str(Path(__file__).parent)
 
 
@@ -293,9 +293,9 @@ def parts(run: Path) -> dict[str, bytes]:
 
 def test_a_run_keeps_its_number_of_threads(tmp_path: Path) -> None:
     """What is continued with another number of threads is bit for bit the whole run."""
-    toy.data(tmp_path, 12)
-    run_threaded(tmp_path, tmp_path / "whole", 3)
-    run_threaded(tmp_path, tmp_path / "other", 2)
+    toy.data(tmp_path, 8)
+    run_threaded(tmp_path, tmp_path / "whole", 2)
+    run_threaded(tmp_path, tmp_path / "other", 1)
     assert parts(tmp_path / "other") != parts(tmp_path / "whole"), "the test shows nothing"
 
     def stop(items: int, errors: int) -> None:
@@ -303,8 +303,8 @@ def test_a_run_keeps_its_number_of_threads(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_threaded(tmp_path, tmp_path / "run", 3, status=stop)
-    run_threaded(tmp_path, tmp_path / "run", 2)
+        run_threaded(tmp_path, tmp_path / "run", 2, status=stop)
+    run_threaded(tmp_path, tmp_path / "run", 1)
     assert parts(tmp_path / "run") == parts(tmp_path / "whole")
 
 

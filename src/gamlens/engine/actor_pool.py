@@ -8,10 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from gamlens.engine.jobs import Done, Job, count_errors, pieces
 from gamlens.engine.run_folder import RUN, part_name
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
+from gamlens.streaming.prefetch import MOST_THREADS, prefetch
 
 BEAT_SECONDS = 30.0
 MOST_LOSSES = 3  # of actors with one chunk: a chunk that crashes its process again and again must end the run
@@ -40,7 +43,9 @@ class ChunkActor:
         """Returns as soon as the model is loaded."""
 
     def work(self, chunk: int, items: Sequence[Any]) -> Done:
-        rows = [row for part in pieces(items, self.job.batch) for row in self.worker.work(self.worker.load(part))]
+        threads = min(MOST_THREADS, torch.get_num_threads())  # they decode while the model runs
+        batches = prefetch(self.worker.load, pieces(items, self.job.batch), workers=threads)
+        rows = [row for _, loaded in batches for row in self.worker.work(loaded)]
         self.store.write(part_name(chunk, self.suffix), self.job.encode(rows))
         return Done(chunk, len(items), count_errors(rows))
 
