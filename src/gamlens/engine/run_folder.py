@@ -17,7 +17,7 @@ from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
 
 RUN, DONE = "run.json", "done.json"
-FREE = ("command",)  # keys of run.json that may differ when a run is continued
+FREE = ("command", "threads")  # keys of run.json that may differ when a run is continued
 # Two more keys of run.json: where the images are, and a hash of them. The place may differ if the hashes are equal.
 PLACE, CONTENTS = "root", "images_sha256"
 AGAIN = "Give the command that made the run again: it measures what is missing or damaged, and keeps the rest"
@@ -168,8 +168,8 @@ class RunFolder:
         """
         found: dict[int, str] = {}
         unknown: dict[int, PartRecord] = {}
-        written = sorted(self.written())
-        for chunk in written:
+        written = self.written()
+        for chunk in sorted(written):
             contents = self.store.read(part_name(chunk, self.suffix)) or b""
             own = names[chunk] if names is not None and chunk < len(names) else None
             record = self._records.get(chunk)
@@ -206,6 +206,10 @@ class RunFolder:
         """Whether the folder has a manifest of all parts. A finished run of an early version has none."""
         found = part_files.read_manifest(self.store, self._run)
         return isinstance(found, list) and self.chunks in (None, len(found))
+
+    def recorded(self, key: str) -> Any:
+        """The value of a key of run.json as the run was started, or None if it is missing."""
+        return (_json(self.store, RUN, f"restore it, or {AFRESH}") or {}).get(key)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the manifest and the summary. Every part must be there."""

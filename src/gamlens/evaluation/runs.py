@@ -1,10 +1,13 @@
 """An evaluation as a run: its description, its workers on one of the engines, and its rows in a folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gamlens.data import Dataset
 from gamlens.engine import ENGINES, Done, Job, RunFolder, pieces, run_local, run_ray
@@ -42,21 +45,28 @@ class Engine:
         if self.address is not None and self.name != "ray":
             raise GamlensError("An address is that of a Ray cluster: use it with --engine ray.")
 
-    def run(self, job: Job, items: Sequence[Any], folder: RunFolder) -> Iterator[Done]:
+    def run(self, job: Job, items: Sequence[Any], folder: RunFolder) -> Generator[Done, None, None]:
+        """Yield the chunks as they are finished. Closing the generator ends what was started for the run."""
         if self.name == "ray":
-            return run_ray(job, items, folder, workers=self.workers, address=self.address)
-        return run_local(job, items, folder, workers=self.workers)
+            yield from run_ray(job, items, folder, workers=self.workers, address=self.address)
+        else:
+            yield from run_local(job, items, folder, workers=self.workers)
 
 
-def make_measurer(make: Callable[[], Lens], protocol: Protocol, measured: bool = False) -> Measurer:
+def make_measurer(
+    make: Callable[[], Lens], protocol: Protocol, measured: bool = False, threads: int | None = None
+) -> Measurer:
     """Make the worker of a process.
 
     Args:
         make: Builds the lens, or returns one that exists already.
         protocol: The protocol.
         measured: Whether an earlier part of the run measured items; see `Measurer`.
+        threads: With how many CPU threads torch computes in this process from now on; None leaves it as it is.
     """
     lens = make()
+    if threads is not None:
+        torch.set_num_threads(threads)
     set_input(lens, protocol)
     return Measurer(lens, protocol, measured)
 
@@ -111,6 +121,7 @@ def evaluate_run(
         "batch": batch,
         "chunk": chunk,
         "chunks": len(pieces(items, chunk)),
+        "threads": torch.get_num_threads(),
     }
     if said := left_out_note(about):
         warn(said)
@@ -121,15 +132,17 @@ def evaluate_run(
             if not folder.sealed():
                 folder.finish(known)
             return {**known, "measured": 0}
+        threads = folder.recorded("threads") or torch.get_num_threads()
         written = folder.written()
         already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
         seen = already
         status(seen, errors)
-        worker = partial(make_measurer, (lambda: lens) if where.name == "local" else make, protocol, bool(written))
-        job = Job(worker, results.encode, chunk, batch, _name)
-        for done in where.run(job, items, folder):
-            seen, errors = seen + done.items, errors + done.errors
-            status(seen, errors)
+        own = (lambda: lens) if where.name == "local" else make
+        job = Job(partial(make_measurer, own, protocol, bool(written), threads), results.encode, chunk, batch, _name)
+        with _thread_count(threads), closing(where.run(job, items, folder)) as chunks:
+            for done in chunks:
+                seen, errors = seen + done.items, errors + done.errors
+                status(seen, errors)
         summary = {"items": len(items), "errors": results.errors_in(folder), "resumed_at": already}
         folder.finish(summary)
         return {**summary, "measured": len(items) - already}
@@ -167,3 +180,18 @@ def _summary(folder: RunFolder) -> dict[str, Any] | None:
 def _name(unit: Unit) -> str:
     """The name of an item as its rows have it."""
     return readable(unit.name)
+
+
+@contextmanager
+def _thread_count(count: int) -> Iterator[None]:
+    """Let torch compute with `count` CPU threads in this process, and afterwards with as many as before.
+
+    Sums are added up in another order with another number of threads. So every process that works on a run, now or
+    when it is continued, uses the number that run.json records; otherwise rows would differ in the last bits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

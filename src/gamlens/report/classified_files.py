@@ -161,7 +161,6 @@ def _explained(
 def _drop_broken(notes: RunFolder) -> None:
     """Delete notes that cannot be read, and those about results that are not there any more, to make them again."""
 
-
     def problem(number: int, contents: bytes) -> str:
         try:
             whole = all(result.error or is_saved(result.folder) for result in _results(contents))
@@ -179,7 +178,12 @@ def _forget(place: Path) -> None:
     """
     older = [found for found in place.glob("*/") if re.fullmatch("[0-9a-f]{16}", found.name)]
     for folder in (*older, place):
-        for file in (*folder.glob(f"{PARTS_FOLDER}/*.jsonl"), *folder.glob(f"{RECORDS}/*.json"), folder / RUN, folder / LOCK):
+        for file in (
+            *folder.glob(f"{PARTS_FOLDER}/*.jsonl"),
+            *folder.glob(f"{RECORDS}/*.json"),
+            folder / RUN,
+            folder / LOCK,
+        ):
             file.unlink(missing_ok=True)
         remove_empty([folder, folder / PARTS_FOLDER, folder / RECORDS])
 
