@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -179,9 +180,9 @@ def test_a_worker_that_sees_another_folder_refuses(tmp_path: Path) -> None:
     """A machine that does not share the run folder would compute everything into a folder that nobody reads."""
     with RunFolder(tmp_path / "run", {"n": 1}, suffix=".json") as folder:
         job = Job(lambda: None, lambda rows: b"", 1, 1)
-        ChunkActor(job, folder.store.place, ".json", folder.store.read("run.json"))
+        ChunkActor(job, folder.writer(), folder.store.read("run.json"))
         with pytest.raises(GamlensError, match=r"is not the folder of this run: all machines .* shared disk"):
-            ChunkActor(job, str(tmp_path / "elsewhere"), ".json", folder.store.read("run.json"))
+            ChunkActor(job, replace(folder.writer(), place=str(tmp_path / "elsewhere")), folder.store.read("run.json"))
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -34,8 +34,8 @@ class ChunkActor:
         self.job, self.writer = job, writer
         if Store(writer.place).read(RUN) != run:
             raise GamlensError(
-                f"{writer.place!r} on the machine {socket.gethostname()!r} is not the folder of this run: all machines of the "
-                "cluster must write to the same folder. Name one on a shared disk, or s3://..."
+                f"{writer.place!r} on the machine {socket.gethostname()!r} is not the folder of this run: all machines "
+                "of the cluster must write to the same folder. Name one on a shared disk, or s3://..."
             )
         self.worker = job.make()
 
