@@ -168,8 +168,8 @@ class RunFolder:
         """
         found: dict[int, str] = {}
         unknown: dict[int, PartRecord] = {}
-        written = sorted(self.written())
-        for chunk in written:
+        written = self.written()
+        for chunk in sorted(written):
             contents = self.store.read(part_name(chunk, self.suffix)) or b""
             own = names[chunk] if names is not None and chunk < len(names) else None
             record = self._records.get(chunk)
