@@ -195,7 +195,7 @@ def _json(store: Store, name: str) -> dict[str, Any] | None:
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from gamlens.data import Dataset
+from gamlens.data.plausible import read_parquet
 from gamlens.data.reading import import_extra
 from gamlens.engine import ResultRow, RunFolder
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, reworded
 from gamlens.evaluation.metric_columns import metric_column_types, table_columns
 from gamlens.evaluation.protocol import Protocol
 from gamlens.inputs.transform import Transform
@@ -132,9 +133,7 @@ def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
     found = RunFolder.finished(folder, make="gamlens evaluate --help")
     wanted = None if only is None else [*ROW_KEYS, *only]
     try:
-        tables = (arrow.parquet.ParquetFile(io.BytesIO(part)).read(columns=wanted) for part in found.parts())
-        parts = ({name: t.column(name).to_pylist() for name in t.column_names} for t in tables)
-        return _gather(found.about, parts, only)
+        return _gather(found.about, (_part(arrow, found, part, wanted) for part in found.parts()), only)
     except (arrow.ArrowException, KeyError, ValueError) as error:
         raise GamlensError(f"Cannot read the run in {str(folder)!r}: {type(error).__name__}: {error}") from error
 
@@ -142,8 +141,16 @@ def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
 def errors_in(folder: RunFolder) -> int:
     """How many items failed, over all parts that are written."""
     arrow = _arrow()
-    columns = (arrow.parquet.read_table(io.BytesIO(part), columns=["error"]).column("error") for part in folder.parts())
-    return sum(bool(error) for column in columns for error in column.to_pylist())
+    return sum(
+        bool(error) for part in folder.parts() for error in _part(arrow, folder, part, ["error"]).get("error", ())
+    )
+
+
+def _part(arrow: Any, folder: RunFolder, part: bytes, wanted: Sequence[str] | None) -> Columns:
+    """The columns of one part of a run as lists."""
+    place = folder.store.place
+    with reworded(f"Cannot read the run in {place!r}", arrow.ArrowException, KeyError, ValueError, OSError):
+        return read_parquet(arrow.parquet, io.BytesIO(part), f"A part of {place!r}", len(part), wanted)[1]
 
 
 def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:
