@@ -141,9 +141,8 @@ def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
 def errors_in(folder: RunFolder) -> int:
     """How many items failed, over all parts that are written."""
     arrow = _arrow()
-    return sum(
-        bool(error) for part in folder.parts() for error in _part(arrow, folder, part, ["error"]).get("error", ())
-    )
+    columns = (_part(arrow, folder, part, ["error"]).get("error", ()) for part in folder.parts())
+    return sum(bool(error) for column in columns for error in column)
 
 
 def _part(arrow: Any, folder: RunFolder, part: bytes, wanted: Sequence[str] | None) -> Columns:

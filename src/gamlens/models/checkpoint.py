@@ -4,6 +4,7 @@ import os
 import pickle
 import pickletools
 import re
+import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -67,10 +68,15 @@ def _check_torch_file(file: Path) -> None:
             with zipfile.ZipFile(file) as archive:
                 pickles = [archive.read(name) for name in archive.namelist() if name.endswith("data.pkl")]
             filled = sum(_filled(given) for given in pickles if BYTE_ARRAY in given)
+        elif tarfile.is_tarfile(file):
+            raise GamlensError(
+                f"{str(file)!r} is a tar file, the format of torch before version 0.2, which cannot be read without "
+                "running code in it: ask its authors for a state dict in a newer format."
+            )
         else:
             old.seek(0)
+            filled = 0
             with suppress(ValueError, OverflowError, MemoryError):  # torch says what is wrong with the pickle
-                filled = 0
                 for _ in range(OLD_PICKLES):
                     filled += _filled(old)
     check_expansion(repr(str(file)), filled, file.stat().st_size)
@@ -95,8 +101,8 @@ def _claimed(tensor: Tensor) -> int:
     """How many bytes a tensor takes if every element has its own: a few values may be repeated to any shape."""
     if tensor.layout != torch.strided or tensor.is_meta:
         raise GamlensError(
-            f"A tensor of the checkpoint has the layout {tensor.layout} and lies on the device '{tensor.device}'; weights "
-            "are dense tensors with values: save tensor.to_dense(), from a model on the CPU or a GPU."
+            f"A tensor of the checkpoint has the layout {tensor.layout} and lies on the device '{tensor.device}'; "
+            "weights are dense tensors with values: save tensor.to_dense(), from a model on the CPU or a GPU."
         )
     return tensor.numel() * tensor.element_size()
 
@@ -212,9 +218,9 @@ def _classes_of(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], classe
     number of rows, where the network has `classes` rows, and only that number differs, it is the number of classes.
     Otherwise it is `classes`, and `fill` will say what does not fit.
     """
-    others = [(tensors[key].shape, own[key].shape) for key in own if key in tensors]
-    heads = {
-        (theirs[0], ours[0], theirs[1:] == ours[1:]) for theirs, ours in others if theirs != ours and theirs and ours
-    }
-    found, usual, fits = heads.pop() if len(heads) == 1 else (classes, classes, True)
+    pairs = [(tensors[key].shape, own[key].shape) for key in own if key in tensors]
+    others = [(theirs, ours) for theirs, ours in pairs if theirs != ours and theirs and ours]
+    heads = {(theirs[0], ours[0]) for theirs, ours in others}
+    found, usual = heads.pop() if len(heads) == 1 else (classes, classes)
+    fits = all(theirs[1:] == ours[1:] for theirs, ours in others)
     return found if usual == classes and fits else classes
