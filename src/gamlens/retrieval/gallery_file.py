@@ -63,8 +63,10 @@ def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
     tensors: dict[str, Any] = {
         name: _rows(name, _take(found[name], record["kinds"][name]), len(images)) for name in TENSORS
     }
-    if record["law"] not in EMBEDDING_FORMS or not isinstance(about, dict):
-        raise ValueError(f"the law is {record['law']!r:.80}, not one of {', '.join(EMBEDDING_FORMS)}")
+    if record["law"] not in EMBEDDING_FORMS:
+        raise ValueError(f"the law is {record['law']!r:.80}, not {' or '.join(EMBEDDING_FORMS)}")
+    if not isinstance(about, dict):
+        raise ValueError("`about` is no object")
     height, width = map(whole_number, record["size"])
     check_pixels(height, width, "The input of the model")
     return Gallery(
