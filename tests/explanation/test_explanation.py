@@ -222,7 +222,40 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no rows": (lambda at: change(at, rows=None), NOT_WHOLE),
     "fewer rows": (lambda at: change(at, rows=[]), NOT_WHOLE),
     "no map in maps": (lambda at: np.savez(at / "maps.npz", other=np.zeros(3)), NOT_WHOLE),
+    "a class of 300 million": (lambda at: change_row(at, target=300_000_000), "class 300000000 has a name"),
+    "a class below none": (lambda at: change_row(at, target=-2), "explains class -2"),
+    "half a class": (lambda at: change_row(at, target=1.5), r"whole number, found 1\.5"),
+    "an image that is not there": (lambda at: change_row(at, image=99), "on image 99 of"),
+    "an image before the first": (lambda at: change_row(at, image=-1), "on image -1 of"),
+    "a score of text": (lambda at: change_row(at, score="high"), NOT_WHOLE),
+    "a huge image": (lambda at: change_image(at, original=[10**5, 10**5]), r"100000 x 100000 pixels"),
+    "an endless window": (lambda at: change_image(at, window=[0, 0, 1e300, 1e300]), "no part of an image"),
+    "another input": (lambda at: change_image(at, size=[3, 3]), r"an input of \[3, 3\]"),
+    "a path of numbers": (lambda at: change_image(at, kept=5), "and the file 5"),
+    "about a list": (lambda at: change(at, about=[1]), "no object"),
+    "maps of integers": (lambda at: np.savez(at / "maps.npz", maps=np.zeros((5, 64, 64), int)), "not one map"),
+    "maps of objects": (lambda at: np.savez(at / "maps.npz", maps=np.array([{}] * 5)), "maps.npy claims object"),
+    "flat maps": (lambda at: np.savez(at / "maps.npz", maps=np.zeros((5, 64), np.float32)), "not one map"),
+    "a block of another size": (
+        lambda at: np.savez(at / "maps.npz", **{"maps": zeros(64), "block:a": zeros(8)}),
+        "differ in size",
+    ),
+    "lists in lists": (lambda at: (at / "explanation.json").write_text("[" * 200_000), "Cannot read the explanation"),
 }
+
+
+def zeros(side: int) -> np.ndarray:
+    return np.zeros((5, side, side), np.float32)
+
+
+def change_row(folder: Path, **parts: object) -> None:
+    rows = json.loads((folder / "explanation.json").read_text())["rows"]
+    change(folder, rows=[{**row, **parts} for row in rows])
+
+
+def change_image(folder: Path, **parts: object) -> None:
+    images = json.loads((folder / "explanation.json").read_text())["images"]
+    change(folder, images=[{**image, **parts} for image in images])
 
 
 def cut(file: Path) -> None:
@@ -242,6 +275,14 @@ def test_a_broken_folder_is_an_error(result: Explanation, tmp_path: Path, name: 
     BREAKS[name][0](tmp_path / "out")
     with pytest.raises(GamlensError, match=BREAKS[name][1]):
         Explanation.load(str(tmp_path / "out"))
+
+
+def test_a_class_of_300_million_without_a_name_is_read(result: Explanation, tmp_path: Path) -> None:
+    result.save(str(tmp_path / "out"))
+    change_row(tmp_path / "out", target=300_000_000, name="class 300000000")
+    again = Explanation.load(str(tmp_path / "out"))
+    assert set(again.names) == {"class 300000000"}
+    assert again.labels == ()
 
 
 def test_a_picture_that_is_gone_is_an_error_when_shown(result: Explanation, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from gamlens.data import Dataset
+from gamlens.data.plausible import read_parquet
 from gamlens.engine import ResultRow, RunFolder
 from gamlens.errors import GamlensError
 from gamlens.evaluation import run_checks
@@ -143,9 +144,7 @@ def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
         run_checks.check_unrecorded(found)
     wanted = None if only is None else [*ROW_KEYS, *only]
     try:
-        tables = (arrow.parquet.ParquetFile(io.BytesIO(part)).read(columns=wanted) for part in found.parts())
-        parts = ({name: t.column(name).to_pylist() for name in t.column_names} for t in tables)
-        return _gather(found.about, parts, only)
+        return _gather(found.about, (_part(arrow, found, part, wanted) for part in found.parts()), only)
     except run_checks.unreadable() as error:
         raise GamlensError(f"Cannot read the run in {str(folder)!r}: {type(error).__name__}: {error}") from error
 
@@ -154,6 +153,11 @@ def errors_in(folder: RunFolder) -> int:
     """How many items failed, over all parts that are written."""
     counted = (run_checks.count_items(part) for part in folder.parts())
     return sum(found.errors for found in counted if not isinstance(found, str))
+
+
+def _part(arrow: Any, folder: RunFolder, part: bytes, wanted: Sequence[str] | None) -> Columns:
+    """The columns of one part of a run as lists."""
+    return read_parquet(arrow.parquet, io.BytesIO(part), f"A part of {folder.store.place!r}", len(part), wanted)[1]
 
 
 def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from gamlens.data.plausible import read_parquet
 from gamlens.data.reading import import_extra
 from gamlens.engine.json_objects import misfit
 from gamlens.engine.run_folder import RunFolder
@@ -34,7 +35,7 @@ def arrow() -> Any:
 
 def unreadable() -> tuple[type[Exception], ...]:
     """The exceptions of pyarrow and of ours when a part is damaged."""
-    return (arrow().ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError)
+    return (arrow().ArrowException, OSError, KeyError, ValueError, TypeError, OverflowError, GamlensError)
 
 
 def check_description(about: Mapping[str, Any], place: str) -> None:
@@ -108,10 +109,10 @@ class CountedItems:
 def count_items(contents: bytes) -> CountedItems | str:
     """The items of a part, or a few words that say why the part cannot be read."""
     try:
-        file = arrow().parquet.ParquetFile(io.BytesIO(contents))
-        columns = columns_of(file.schema_arrow)
-        table = file.read(columns=list(COUNTED))
-        item, method, n, side, error = (table.column(name).to_pylist() for name in COUNTED)
+        source = io.BytesIO(contents)
+        columns = columns_of(arrow().parquet.ParquetFile(source).schema_arrow)
+        _, found = read_parquet(arrow().parquet, source, "it", len(contents), COUNTED)
+        item, method, n, side, error = (found[name] for name in COUNTED)
     except unreadable() as problem:
         return _reason(contents, problem)
     keys = zip(method, n, side, strict=True)

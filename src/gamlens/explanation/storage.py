@@ -12,15 +12,17 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from gamlens.data.plausible import read_arrays, stored_frame, whole_number
+from gamlens.data.table import MOST_CLASS_NAMES
 from gamlens.errors import GamlensError, reworded
-from gamlens.explanation.result import Explanation, file_stem
+from gamlens.explanation.result import NO_CLASS, Explanation, file_stem
 from gamlens.files import StagedFiles
-from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.render import write_png
 
 FORMAT = 1
 JSON, MAPS = "explanation.json", "maps.npz"
+BLOCK_PREFIX = "block:"  # what the name of a block begins with in MAPS
 
 
 def overlay_name(row: int, picture: str, name: str) -> str:
@@ -45,7 +47,7 @@ def stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, styl
         staged.write(place / overlays[-1], partial(write_png, image))
     arrays: dict[str, Any] = {
         "maps": result.maps.numpy(),
-        **{f"block:{name}": maps.numpy() for name, maps in result.blocks.items()},
+        **{f"{BLOCK_PREFIX}{name}": maps.numpy() for name, maps in result.blocks.items()},
     }
     staged.write(place / MAPS, partial(_write_maps, arrays))
     pictures = [_keep(staged, place, number, picture) for number, picture in enumerate(result.pictures)]
@@ -99,35 +101,60 @@ def load(folder: str | Path) -> Explanation:
                 f"{str(place)!r} is written in format {form}; this version of gamlens reads format {FORMAT}: explain "
                 "the images again, or use the version that wrote it."
             )
-        with np.load(place / MAPS, allow_pickle=False) as arrays:
-            found = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        result = _restore(place, record, found)
-        if len(result.scores) != len(result.maps):
-            raise ValueError(f"{len(result.scores)} rows in {JSON}, {len(result.maps)} maps in {MAPS}")
-        return result
+        found = read_arrays(place / MAPS, lambda name: name == "maps" or name.startswith(BLOCK_PREFIX))
+        return _restore(place, record, {name: _maps(name, array, len(record["rows"])) for name, array in found.items()})
+
+
+def _maps(name: str, array: Any, rows: int) -> torch.Tensor:
+    """Maps as a tensor (R,H,W), where there is one map per row."""
+    if array.ndim != 3 or len(array) != rows or array.dtype.kind != "f":
+        raise ValueError(
+            f"{rows} rows in {JSON}, and {name!r} in {MAPS} is {array.dtype} {array.shape}, not one map (H,W) per row"
+        )
+    return torch.from_numpy(array)
 
 
 def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]) -> Explanation:
-    """Make an Explanation from the contents of explanation.json and the arrays of maps.npz.
-
-    Only the labels of explained classes were saved; the others read "class 3".
-    """
-    rows, images = record["rows"], record["images"]
-    known = {row["target"]: row["name"] for row in rows if row["target"] >= 0}
-    labels = tuple(known.get(number, f"class {number}") for number in range(max(known, default=-1) + 1))
+    """Make an Explanation from the contents of explanation.json and the arrays of maps.npz."""
+    rows, images, maps = record["rows"], record["images"], found["maps"]
+    if not isinstance(record["about"], dict) or any(other.shape != maps.shape for other in found.values()):
+        raise ValueError(f"the maps in {MAPS} differ in size, or `about` in {JSON} is no object")
+    for row in rows:
+        if not 0 <= whole_number(row["image"]) < len(images) or whole_number(row["target"]) < NO_CLASS:
+            raise ValueError(f"a row explains class {row['target']} on image {row['image']} of {len(images)}")
+    size = (maps.shape[1], maps.shape[2])
     return Explanation(
-        maps=found["maps"],
-        blocks={name.removeprefix("block:"): maps for name, maps in found.items() if name.startswith("block:")},
-        scores=torch.tensor([row["score"] for row in rows], dtype=torch.float32),
+        maps=maps,
+        blocks={name.removeprefix(BLOCK_PREFIX): maps for name, maps in found.items() if name.startswith(BLOCK_PREFIX)},
+        scores=torch.tensor([float(row["score"]) for row in rows], dtype=torch.float32),
         targets=torch.tensor([row["target"] for row in rows], dtype=torch.long),
         index=torch.tensor([row["image"] for row in rows], dtype=torch.long),
-        pictures=tuple(
-            Picture(item["name"], path=str(place / item["kept"]) if item["kept"] else item["path"]) for item in images
-        ),
-        frames=tuple(Frame(_two(item["original"]), _two(item["size"]), tuple(item["window"])) for item in images),
-        labels=labels,
+        pictures=tuple(_picture(place, item) for item in images),
+        frames=tuple(stored_frame(item, size) for item in images),
+        labels=_labels({row["target"]: str(row["name"]) for row in rows if row["target"] > NO_CLASS}),
         about=record["about"],
     )
+
+
+def _labels(known: dict[int, str]) -> tuple[str, ...]:
+    """The names of all classes from those of the explained ones, {class index: name}; the others read "class 3".
+
+    All names are in memory. A larger index is therefore accepted only if no class has a name of its own.
+    """
+    most = max(known, default=-1)
+    if most < MOST_CLASS_NAMES:
+        return tuple(known.get(number, f"class {number}") for number in range(most + 1))
+    if any(name != f"class {number}" for number, name in known.items()):
+        raise ValueError(f"class {most} has a name, and class indices with names go up to {MOST_CLASS_NAMES - 1:,}")
+    return ()
+
+
+def _picture(place: Path, item: dict[str, Any]) -> Picture:
+    """The picture that explanation.json describes: a file in the folder, or the original file."""
+    name, kept, path = item["name"], item["kept"], item["path"]
+    if not all(isinstance(text, str) for text in (name, kept or "", path or "")):
+        raise ValueError(f"an image has the name {name!r:.80} and the file {kept or path!r:.80}")
+    return Picture(name, path=str(place / kept) if kept else path)
 
 
 def _record(result: Explanation, overlays: list[str], pictures: list[dict[str, Any]]) -> dict[str, Any]:
@@ -150,7 +177,3 @@ def _keep(staged: StagedFiles, place: Path, number: int, picture: Picture) -> di
     kept = kept_name(number)
     staged.write(place / kept, partial(write_png, picture.open()))
     return {"name": picture.name, "path": None, "kept": kept}
-
-
-def _two(values: list[int]) -> tuple[int, int]:
-    return values[0], values[1]
