@@ -108,8 +108,8 @@ def compare(
     place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
     with claimed(place):
         if b is None:
-            score = "cosine"
             result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
+            score = result.about["score"]
             rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
             captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
             found: dict[str, Any] = {"captions": captions}
