@@ -199,7 +199,7 @@ def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_t
         choice = session.choice if session is not None else None
         if choice is None:
             return (gr.skip(),) * (2 + len(tabs))
-        await asyncio.wait([asyncio.wrap_future(choice.lens)])
+        await asyncio.gather(asyncio.wrap_future(choice.lens), return_exceptions=True)
         return await to_thread.run_sync(shown, request, choice, values)
 
     def shown(request: gr.Request, choice: ModelChoice, values: tuple[Any, ...]) -> tuple[Any, ...]:
