@@ -145,6 +145,8 @@ def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
     wanted = None if only is None else [*ROW_KEYS, *only]
     try:
         return _gather(found.about, (_part(arrow, found, part, wanted) for part in found.parts()), only)
+    except GamlensError:
+        raise
     except run_checks.unreadable() as error:
         raise GamlensError(f"Cannot read the run in {str(folder)!r}: {type(error).__name__}: {error}") from error
 
