@@ -218,9 +218,3 @@ def test_what_waits_is_bounded(tmp_path: Path) -> None:
         list(run_local(Job(Counting, encode, 10, 2), list(range(400)), folder, workers=3))
     assert state["worked"] == 200
     assert state["most"] <= 4
-
-
-def test_a_run_json_of_lists_in_lists_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("[" * 200_000)
-    with pytest.raises(GamlensError, match=r"run\.json' in .* cannot be read: it is not JSON"):
-        RunFolder.finished(tmp_path, make="gamlens evaluate")
