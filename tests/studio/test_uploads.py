@@ -11,7 +11,8 @@ from studio_kit import noise
 
 from gamlens import GamlensError
 from gamlens.studio import uploads
-from gamlens.studio.uploads import SharedTempDir, read_photo
+from gamlens.studio.temp_folder import SharedTempDir
+from gamlens.studio.uploads import read_photo
 
 
 def test_photo(tmp_path: Path) -> None:

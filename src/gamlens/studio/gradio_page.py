@@ -9,11 +9,12 @@ import gradio as gr
 
 from gamlens.errors import GamlensError
 from gamlens.studio import widgets
+from gamlens.studio.access_rules import network_of
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import CONTROL_NAMES, Controls
 from gamlens.studio.example_photos import ExamplePhotos
 from gamlens.studio.html_fragments import static_file
-from gamlens.studio.session import SLOTS, ClickedPoint, Slot
+from gamlens.studio.session import SLOTS, ClickedPoint, SessionId, Slot
 from gamlens.studio.widgets import Tab
 
 PAGE_TITLE = '<div class="gl-title"><h1>gamlens studio</h1><p>Why does a vision model think so?</p></div>'
@@ -23,12 +24,14 @@ PAGE_FOOTER = (
 )
 TOGGLE_DARK = "() => { document.body.classList.toggle('dark'); }"
 NO_PROGRESS: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
-WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
+# Photos are decoded at their full size, which takes much memory: only a few at once.
+FEW_AT_ONCE: dict[str, Any] = {"concurrency_id": "photos", "concurrency_limit": 2, "api_visibility": "private"}
+WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", **FEW_AT_ONCE}
 
 
 def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> gr.Blocks:
     """Build the whole page. With `welcome` each tab shows its first example when the page opens."""
-    page = gr.Blocks(title="gamlens studio", analytics_enabled=False, delete_cache=(600, 3600))
+    page = gr.Blocks(title="gamlens studio", analytics_enabled=False)
     with page:
         with gr.Row():
             gr.HTML(PAGE_TITLE, apply_default_css=False, elem_id="title")
@@ -207,12 +210,12 @@ def _download_button(actions: Actions, tab: Tab, what: str, title: str) -> None:
 
     button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
     payload = gr.Textbox(visible=False)
-    saved = button.click(download, tab.inputs, payload, api_visibility="private")
+    saved = button.click(download, tab.inputs, payload, **FEW_AT_ONCE)
     saved.then(None, payload, js=static_file("save_file.js"))
 
 
 def _session_id(request: gr.Request) -> str:
-    return str(request.session_hash)
+    return SessionId(str(request.session_hash), network_of(request.client.host))
 
 
 def _class_choices(actions: Actions, model: str) -> list[tuple[str, str]]:

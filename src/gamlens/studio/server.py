@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Mapping
@@ -10,17 +11,21 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, warn
 from gamlens.lens import Lens
 from gamlens.models import DEFAULT_MODEL
+from gamlens.studio.access_rules import AccessRules, is_loopback
 from gamlens.studio.actions import Actions
 from gamlens.studio.example_photos import copy_examples
+from gamlens.studio.freed_memory import return_freed_memory
 from gamlens.studio.html_fragments import static_file
 from gamlens.studio.model_cache import ModelCache
-from gamlens.studio.security import SecurityMiddleware, is_loopback
+from gamlens.studio.security import SecurityMiddleware
 from gamlens.studio.session import MOST_SESSIONS, Sessions
-from gamlens.studio.uploads import MOST_BYTES, TEMP_DIR
+from gamlens.studio.temp_folder import TEMP_DIR
+from gamlens.studio.uploads import MOST_BYTES, SWEEP_SECONDS, UploadedFiles
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -53,6 +58,12 @@ class Studio(AbstractContextManager["Studio"]):
                 signal.signal(signal.SIGTERM, before)
             self.close()
 
+    def sweep(self) -> None:
+        """Delete uploads that nobody uses, and give freed memory back, again and again until the studio is closed."""
+        while not self.ended.wait(SWEEP_SECONDS):
+            self.actions.sessions.files.sweep()
+            return_freed_memory()
+
     def close(self) -> None:
         """Stop the server and delete the photos of all visitors."""
         if not self.ended.is_set():
@@ -74,6 +85,7 @@ def launch(
     browser: bool = False,
     visits: int = MOST_SESSIONS,
     block: bool = False,
+    public_url: str | None = None,
 ) -> Studio:
     """Start the studio and return at once.
 
@@ -85,6 +97,9 @@ def launch(
         browser: Whether to open the page in this machine's browser.
         visits: How many visitors are kept in memory at once; the least recently used one is forgotten first.
         block: Whether to wait until the studio is interrupted before returning.
+        public_url: The address of the page in browsers, such as "https://example.org/studio", if it differs from the
+            address listened on: that of a reverse proxy, or another name of this machine. By default the environment
+            variable GRADIO_ROOT_PATH.
 
     Returns:
         The running studio, with `.url` and `.close()`.
@@ -104,23 +119,50 @@ def launch(
         examples = copy_examples(folder / "examples")
         actions = Actions(cache, Sessions(visits, folder=folder, keep=examples.files.values()))
         page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
-        url = _serve(page, host, port, auth, browser)
+        guard = (_access_rules(host, auth, public_url), actions.sessions.files)
+        url = _serve(page, guard, port, auth, browser, visits)
     except BaseException as error:
         TEMP_DIR.release()
         if not isinstance(error, OSError):
             raise
         raise GamlensError(f"Cannot listen on {host}:{port or ''}: {error}. Give another --port or --host.") from error
     studio = Studio(url, actions, page, folder)
+    threading.Thread(target=studio.sweep, name="gamlens studio sweep", daemon=True).start()
     if block:
         studio.wait()
     return studio
 
 
-def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] | None, browser: bool) -> str:
+def _access_rules(host: str, auth: tuple[str, str] | None, public_url: str | None) -> AccessRules:
+    """The rules for requests. Warns if everybody who can reach this machine can use the studio."""
+    from gradio.utils import colab_check, ipython_check
+
+    if auth is None and not is_loopback(host):
+        warn(
+            f"Anyone who can reach this machine at {host} can use the studio: set auth=(user, password), or on the "
+            "command line --auth USER:PASSWORD."
+        )
+    public = public_url if public_url is not None else os.environ.get("GRADIO_ROOT_PATH", "")
+    if public_url is not None and (urlsplit(public).scheme not in ("http", "https") or not urlsplit(public).hostname):
+        raise GamlensError(
+            f"public_url is the address of the page in browsers, such as https://example.org/studio; found {public!r}."
+        )
+    return AccessRules(host, auth is not None, public, notebook=ipython_check() or colab_check())
+
+
+def _serve(
+    page: gr.Blocks,
+    guard: tuple[AccessRules, UploadedFiles],
+    port: int | None,
+    auth: tuple[str, str] | None,
+    browser: bool,
+    visits: int,
+) -> str:
     """Start the server and return its URL. Sharing, monitoring and every other entry than the page are switched off."""
     page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2)
     _, url, _ = page.launch(
-        server_name=host,
+        server_name=guard[0].host,
+        root_path=guard[0].public_url or None,
         server_port=port,
         auth=auth,
         inbrowser=browser,
@@ -131,6 +173,8 @@ def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] |
         pwa=False,
         mcp_server=False,
         enable_monitoring=False,
+        run_history=False,
+        state_session_capacity=4 * visits,
         max_threads=SERVER_THREADS,
         max_file_size=MOST_BYTES,
         allowed_paths=[],
@@ -138,7 +182,7 @@ def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] |
         theme=_theme(),
         css=static_file("studio.css"),
         app_kwargs={
-            "middleware": [(SecurityMiddleware, (is_loopback(host),), {})],
+            "middleware": [(SecurityMiddleware, guard, {})],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
