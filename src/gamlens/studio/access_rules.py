@@ -60,14 +60,14 @@ class AccessRules:
 
     @cached_property
     def own_names(self) -> frozenset[str]:
+        """The names of this machine. Finding them may take a while."""
         names = {self.host, socket.gethostname(), socket.getfqdn(), urlsplit(self.public_url).hostname or ""}
         return frozenset(name.strip("[]").lower() for name in names) - {""}
 
     @property
     def frame_ancestors(self) -> str:
         """Which pages may show the studio in a frame, as in a Content-Security-Policy."""
-        public = urlsplit(self.public_url)
-        return f"'self' {public.scheme}://{public.netloc} {NOTEBOOK_PAGES}" if self.notebook else "'none'"
+        return f"'self' {NOTEBOOK_PAGES}" if self.notebook else "'none'"
 
     def is_known_host(self, asked: str) -> bool:
         """Whether a Host header names this studio.
@@ -100,7 +100,10 @@ class AccessRules:
         site = headers.get("sec-fetch-site")
         if site is None:
             origin = headers.get("origin")
-            return origin is not None and _place(origin) not in {headers.get("host", "").lower(), self.public_place}
+            if origin is None:
+                return False
+            places = {headers.get("host", "").lower(), self.public_place} - {""}
+            return _place(origin) not in places
         if site in ("same-origin", "none"):
             return False
         targets = ("document", "iframe") if self.notebook else ("document",)
@@ -109,9 +112,9 @@ class AccessRules:
 
 
 def _place(url: str) -> str:
-    """The host and port of a URL; a mark that equals no host for what is no URL, such as the Origin "null"."""
+    """The host and port of a URL; "" for what is no URL, such as the Origin "null"."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         if parts.hostname:
             return parts.netloc.lower()
-    return "no host"
+    return ""

@@ -30,7 +30,7 @@ API = "/gradio_api"
 MEMBER_PATHS = frozenset(
     {"/config", "/logout"}
     | {API + path for path in (UPLOAD, PROGRESS, JOIN, "/queue/data", "/cancel", "/reset", "/info", "/theme.css")}
-    | {API + path for path in ("/login_check", "/user", "/token", "/app_id", "/startup-events")}
+    | {API + path for path in ("/login_check", "/user", "/app_id", "/startup-events")}
 )
 MEMBER_FOLDERS = (API + FILE, f"{API}/heartbeat/")
 LOGIN_BYTES, JSON_BYTES, UPLOAD_BYTES = 2**14, 2**20, MOST_BYTES + 2**16
@@ -111,11 +111,11 @@ class SecurityMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        asked = AskedRequest.of(scope)
-        refusal = self._refusal(asked)
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
             return
+        asked = AskedRequest.of(scope)
+        refusal = self._refusal(asked)
         body = LimitedBody(receive, asked.most_bytes)
         restricted = self._restricted(send, body)
         if refusal is not None:
@@ -130,7 +130,7 @@ class SecurityMiddleware:
         """Why a request is refused before its body is read; None if it is not."""
         host = asked.headers.get("host", "")
         if not self.rules.is_known_host(host):
-            return Refusal(403, f"{NOT_ITS_PAGE} It does not know the name {host!r}: give it as public_url.")
+            return Refusal(403, f"{NOT_ITS_PAGE} If {host[:99]!r} is one of its names, start it with --public-url.")
         if self.rules.is_of_another_site(asked.method, asked.path, asked.headers):
             return Refusal(403, NOT_ITS_PAGE)
         starting = asked.path == f"{API}/startup-events" and not asked.scope["app"].startup_events_triggered
@@ -244,8 +244,11 @@ def _too_many_unread(app: Any, body: bytes) -> Refusal | None:
     waiting = app.get_blocks()._queue.pending_messages_per_session
     if session in waiting and waiting[session].qsize() > MOST_UNREAD:
         return Refusal(429, "Refused: read the earlier answers first.")
-    while len(waiting) > 1 and sum(queue.qsize() for queue in waiting.values()) > MOST_UNREAD_IN_ALL:
-        waiting.pop(next(iter(waiting)))
+    excess = sum(queue.qsize() for queue in waiting.values()) - MOST_UNREAD_IN_ALL
+    for queue in waiting.values():
+        while excess > 0 and not queue.empty():
+            queue.get_nowait()
+            excess -= 1
     return None
 
 

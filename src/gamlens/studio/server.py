@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
@@ -135,8 +136,6 @@ def launch(
 
 def _access_rules(host: str, auth: tuple[str, str] | None, public_url: str | None) -> AccessRules:
     """The rules for requests. Warns if everybody who can reach this machine can use the studio."""
-    from gradio.utils import colab_check, ipython_check
-
     if auth is None and not is_loopback(host):
         warn(
             f"Anyone who can reach this machine at {host} can use the studio: set auth=(user, password), or on the "
@@ -147,7 +146,16 @@ def _access_rules(host: str, auth: tuple[str, str] | None, public_url: str | Non
         raise GamlensError(
             f"public_url is the address of the page in browsers, such as https://example.org/studio; found {public!r}."
         )
-    return AccessRules(host, auth is not None, public, notebook=ipython_check() or colab_check())
+    rules = AccessRules(host, auth is not None, public, notebook=_in_notebook())
+    if not is_loopback(host):
+        _ = rules.own_names  # asks for them now, not while a visitor waits
+    return rules
+
+
+def _in_notebook() -> bool:
+    """Whether this code runs in IPython, where gradio shows the page in a frame below the cell."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
 
 
 def _serve(
