@@ -130,6 +130,8 @@ def test_an_open_studio_is_warned_of(host: str, recwarn: pytest.WarningsRecorder
     server._access_rules(host, ("ada", "secret"), None)
     server._access_rules("127.0.0.1", None, None)
     assert not recwarn
+    with pytest.warns(GamlensWarning, match="at example.org can use"):
+        server._access_rules("127.0.0.1", None, "https://example.org/studio")
     with pytest.raises(GamlensError, match="public_url is the address"):
         server._access_rules("127.0.0.1", None, "example.org/studio")
 
@@ -191,6 +193,19 @@ def routes_of(router: Any) -> Iterator[tuple[str, str]]:
             yield from ((route.path + path, method) for path, method in routes_of(route))
         else:
             yield from ((route.path, method) for method in route.methods or ("GET",))
+
+
+@served
+def test_behind_a_reverse_proxy() -> None:
+    address = "https://example.org/studio"
+    with launch({"small": small_lens()}, public_url=address, auth=("ada", "secret")) as proxied:
+        assert not proxied.actions.models.any_name
+        with httpx.Client(base_url=proxied.url, headers={"host": "example.org"}, timeout=30) as http:
+            assert f'"root":"{address}"' in http.get("/").text
+            login = {"username": "ada", "password": "secret"}
+            assert http.post("login", data=login, headers={"origin": "https://evil.org"}).status_code == 403
+            assert http.post("login", data=login, headers={"origin": "https://example.org"}).status_code == 200
+            assert http.get("config").status_code == 200
 
 
 @served

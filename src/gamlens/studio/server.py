@@ -113,7 +113,7 @@ def launch(
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
     given = _given(models)
-    cache = ModelCache(given, any_name=is_loopback(host) and auth is None)
+    cache = ModelCache(given, any_name=is_loopback(host) and auth is None and public_url is None)
     cache.lens(cache.first)
     folder = TEMP_DIR.acquire()
     try:
@@ -136,12 +136,13 @@ def launch(
 
 def _access_rules(host: str, auth: tuple[str, str] | None, public_url: str | None) -> AccessRules:
     """The rules for requests. Warns if everybody who can reach this machine can use the studio."""
-    if auth is None and not is_loopback(host):
+    public = public_url if public_url is not None else os.environ.get("GRADIO_ROOT_PATH", "")
+    reached = host if not is_loopback(host) else urlsplit(public).hostname or host
+    if auth is None and not is_loopback(reached):
         warn(
-            f"Anyone who can reach this machine at {host} can use the studio: set auth=(user, password), or on the "
+            f"Anyone who can reach this machine at {reached} can use the studio: set auth=(user, password), or on the "
             "command line --auth USER:PASSWORD."
         )
-    public = public_url if public_url is not None else os.environ.get("GRADIO_ROOT_PATH", "")
     if public_url is not None and (urlsplit(public).scheme not in ("http", "https") or not urlsplit(public).hostname):
         raise GamlensError(
             f"public_url is the address of the page in browsers, such as https://example.org/studio; found {public!r}."
