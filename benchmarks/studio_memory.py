@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import resource
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -38,15 +39,19 @@ def make_photos(folder: Path, count: int) -> list[Path]:
     return files
 
 
-def visit(studio: Studio, number: int, files: list[Path]) -> float:
-    """Do all of one visitor's actions; returns the memory in MB afterwards."""
+def most_resident() -> float:
+    """The most memory that this process ever had, in MB (Linux counts in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGA
+
+
+def visit(studio: Studio, number: int, files: list[Path]) -> None:
+    """Do all of one visitor's actions."""
     visitor = Visitor(studio, f"visitor {number}")
     for file, turn in zip(files, range(3), strict=True):
         visitor.call("photo", [visitor.upload(file), *values(USUAL)], turn=turn)
     visitor.call("redraw", values(replace(USUAL, view="three")))
     visitor.call("download", values(USUAL))
     visitor.http.close()
-    return resident()
 
 
 def main() -> None:
@@ -62,9 +67,9 @@ def main() -> None:
         before = resident()
         print("the studio runs; visitors come", file=sys.stderr)
         with ThreadPoolExecutor(options.at_once) as pool:
-            found = list(pool.map(lambda number: visit(studio, number, files), range(options.visitors)))
+            list(pool.map(lambda number: visit(studio, number, files), range(options.visitors)))
         gc.collect()
-        print(f"without visitors {before:.0f} MB, most {max(found):.0f} MB, at the end {resident():.0f} MB")
+        print(f"without visitors {before:.0f} MB, most {most_resident():.0f} MB, at the end {resident():.0f} MB")
         print(f"per visit kept {(resident() - before) / len(studio.actions.sessions):.0f} MB")
         studio.actions.sessions.clear()
         print(f"after all have left {resident():.0f} MB")
