@@ -349,6 +349,15 @@ def test_names_of_uploads_are_harmless(tiny: Studio, http: httpx.Client, name: s
 
 
 @served
+def test_events_of_the_queue_cannot_pass_by_it(tiny: Studio, http: httpx.Client) -> None:
+    """The queue lets few events that take much memory run at once."""
+    for number in [number for number, fn in tiny.page.fns.items() if fn.name in ("photo", "download", "redraw")]:
+        body = {"data": [None, *VALUES], "fn_index": number, "session_hash": "x"}
+        assert http.post("gradio_api/run/predict", json=body).status_code in (401, 403, 404)
+    assert http.post("gradio_api/run/predict", json={**body, "session_hash": "x" * 65}).status_code == 400
+
+
+@served
 def test_unread_answers_are_limited(tiny: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers hold pictures: a visitor who never reads them would fill the memory."""
     visitor = Visitor(tiny, "never reads")

@@ -172,10 +172,12 @@ def figure(
         examples = figures.from_dataset(dataset, lens, takes=takes, count=count, items=item or ())
     else:
         examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
+    place = out or Path(f"{name}.png")
+    masked = [] if masks is None else [masks / f"{Path(example.image).stem}.png" for example in examples]
+    figures.check_place(place, [*(example.image for example in examples), *masked])
     request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold)
     grid = figures.make(name, request)
     picture = render.typeset(grid, inches=width, dpi=dpi)
-    place = out or Path(f"{name}.png")
     figures.save(picture, place, dpi=dpi, palette=palette)
     inches = f"{picture.width / dpi:.2f} x {picture.height / dpi:.2f} in at {dpi} dpi"
     say(f"{place}  {picture.width} x {picture.height} px, {inches}")
@@ -209,7 +211,7 @@ def studio(
         ),
     ] = None,
     host: Annotated[
-        str, Option(help="The address to listen on. 0.0.0.0 lets other machines open the page.")
+        str, Option(help="The address to listen on. 0.0.0.0 (IPv4) or :: (IPv6) lets other machines open the page.")
     ] = "127.0.0.1",
     port: Annotated[
         int | None, Option(help="The port to listen on. By default the first free one from 7860.", min=1, max=65535)

@@ -53,6 +53,15 @@ class AccessRules:
     public_url: str = ""
     notebook: bool = False
 
+    @property
+    def reached_at(self) -> str:
+        """The host by which visitors reach the studio, as far as it is known."""
+        return self.host if not is_loopback(self.host) else urlsplit(self.public_url).hostname or self.host
+
+    @property
+    def only_this_machine(self) -> bool:
+        return is_loopback(self.reached_at)
+
     @cached_property
     def public_place(self) -> str:
         """The host and port of `public_url`, as browsers write them."""

@@ -23,13 +23,17 @@ CONTENT_SECURITY_POLICY = (
     "object-src 'none'; base-uri 'self'; form-action 'self'"
 )
 # What the page uses. All other addresses of gradio are refused, so that a new version cannot open one unseen.
-LOGIN, UPLOAD, PROGRESS, JOIN, FILE = "/login", "/upload", "/upload_progress", "/queue/join", "/file="
+LOGIN, UPLOAD, PROGRESS, FILE = "/login", "/upload", "/upload_progress", "/file="
+JOIN, RUN_NOW = "/queue/join", "/run/predict"  # events that wait for their turn, and those that do not
 OPEN_PATHS = frozenset({"/", LOGIN, "/theme.css", "/favicon.ico", "/robots.txt", "/manifest.json"})
 OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
 API = "/gradio_api"
 MEMBER_PATHS = frozenset(
     {"/config", "/logout"}
-    | {API + path for path in (UPLOAD, PROGRESS, JOIN, "/queue/data", "/cancel", "/reset", "/info", "/theme.css")}
+    | {
+        API + path
+        for path in (UPLOAD, PROGRESS, JOIN, RUN_NOW, "/queue/data", "/cancel", "/reset", "/info", "/theme.css")
+    }
     | {API + path for path in ("/login_check", "/user", "/app_id", "/startup-events")}
 )
 MEMBER_FOLDERS = (API + FILE, f"{API}/heartbeat/")
@@ -166,8 +170,8 @@ class SecurityMiddleware:
             await _send_whole(send, 200, b"application/json", saved)
         elif asked.path == API + PROGRESS:  # the page asks how far an upload is, but also works without knowing it
             await _send_whole(send, 200, b"text/event-stream", b'data: {"msg": "done"}\n\n')
-        elif asked.method == "POST" and asked.path == API + JOIN:
-            await self._join(asked, receive, send)
+        elif asked.method == "POST" and asked.path in (API + JOIN, API + RUN_NOW):
+            await self._event(asked, receive, send)
         else:
             headers = [(name, value) for name, value in asked.scope["headers"] if name.lower() != b"range"]
             await self.app({**asked.scope, "headers": headers}, receive, send)
@@ -190,8 +194,8 @@ class SecurityMiddleware:
 
         await self.app(asked.scope, receive, noting)
 
-    async def _join(self, asked: AskedRequest, receive: Receive, send: Send) -> None:
-        """Let an event of the page wait for its turn, unless its visitor leaves the answers to earlier ones unread."""
+    async def _event(self, asked: AskedRequest, receive: Receive, send: Send) -> None:
+        """Pass an event of the page on, unless its visitor leaves the answers to earlier ones unread."""
         body = b""
         while True:
             event = await receive()

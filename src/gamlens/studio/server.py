@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import webbrowser
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from gamlens.lens import Lens
 from gamlens.models import DEFAULT_MODEL
 from gamlens.studio.access_rules import AccessRules, is_loopback
 from gamlens.studio.actions import Actions
+from gamlens.studio.address import LOCALHOST, Address, free_address
 from gamlens.studio.example_photos import copy_examples
 from gamlens.studio.freed_memory import return_freed_memory
 from gamlens.studio.html_fragments import static_file
@@ -31,7 +33,6 @@ from gamlens.studio.uploads import MOST_BYTES, SWEEP_SECONDS, UploadedFiles
 if TYPE_CHECKING:
     import gradio as gr
 
-LOCALHOST = "127.0.0.1"
 SERVER_THREADS, MOST_WAITING = 8, 64
 StudioModels = Lens | str | Mapping[str, Lens | str]
 
@@ -69,6 +70,7 @@ class Studio(AbstractContextManager["Studio"]):
         """Stop the server and delete the photos of all visitors."""
         if not self.ended.is_set():
             self.ended.set()
+            self.actions.models.close()
             self.page.close(verbose=False)
             self.actions.sessions.clear()
             TEMP_DIR.release()
@@ -92,7 +94,8 @@ def launch(
 
     Args:
         models: A lens, the name of a model or `file.py:build`; or a dict of several of these by the name to show.
-        host: The address to listen on. By default only this machine can open the page; "0.0.0.0" lets others in.
+        host: The address to listen on. By default only this machine can open the page; "0.0.0.0" (IPv4) or "::" (IPv6)
+            lets others in.
         port: The port; by default the first free one from 7860.
         auth: (user, password) that visitors must enter. Set it if other machines can open the page.
         browser: Whether to open the page in this machine's browser.
@@ -112,23 +115,25 @@ def launch(
             raise
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
-    given = _given(models)
-    cache = ModelCache(given, any_name=is_loopback(host) and auth is None and public_url is None)
+    given, address = _given(models), free_address(host, port)
+    rules = _access_rules(address.host.strip("[]"), auth, public_url)
+    cache = ModelCache(given, any_name=rules.only_this_machine and auth is None)
     cache.lens(cache.first)
     folder = TEMP_DIR.acquire()
     try:
         examples = copy_examples(folder / "examples")
         actions = Actions(cache, Sessions(visits, folder=folder, keep=examples.files.values()))
         page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
-        guard = (_access_rules(host, auth, public_url), actions.sessions.files)
-        url = _serve(page, guard, port, auth, browser, visits)
+        _serve(page, address, auth, (rules, actions.sessions.files), visits)
     except BaseException as error:
         TEMP_DIR.release()
         if not isinstance(error, OSError):
             raise
-        raise GamlensError(f"Cannot listen on {host}:{port or ''}: {error}. Give another --port or --host.") from error
-    studio = Studio(url, actions, page, folder)
+        raise GamlensError(f"Cannot listen on {address.url}: {error}. Give another --port or --host.") from error
+    studio = Studio(address.url, actions, page, folder)
     threading.Thread(target=studio.sweep, name="gamlens studio sweep", daemon=True).start()
+    if browser:
+        webbrowser.open(studio.url)
     if block:
         studio.wait()
     return studio
@@ -137,17 +142,16 @@ def launch(
 def _access_rules(host: str, auth: tuple[str, str] | None, public_url: str | None) -> AccessRules:
     """The rules for requests. Warns if everybody who can reach this machine can use the studio."""
     public = public_url if public_url is not None else os.environ.get("GRADIO_ROOT_PATH", "")
-    reached = host if not is_loopback(host) else urlsplit(public).hostname or host
-    if auth is None and not is_loopback(reached):
+    rules = AccessRules(host, auth is not None, public, notebook=_in_notebook())
+    if auth is None and not rules.only_this_machine:
         warn(
-            f"Anyone who can reach this machine at {reached} can use the studio: set auth=(user, password), or on the "
-            "command line --auth USER:PASSWORD."
+            f"Anyone who can reach this machine at {rules.reached_at} can use the studio: set auth=(user, password), "
+            "or on the command line --auth USER:PASSWORD."
         )
     if public_url is not None and (urlsplit(public).scheme not in ("http", "https") or not urlsplit(public).hostname):
         raise GamlensError(
             f"public_url is the address of the page in browsers, such as https://example.org/studio; found {public!r}."
         )
-    rules = AccessRules(host, auth is not None, public, notebook=_in_notebook())
     if not is_loopback(host):
         _ = rules.own_names  # asks for them now, not while a visitor waits
     return rules
@@ -161,20 +165,19 @@ def _in_notebook() -> bool:
 
 def _serve(
     page: gr.Blocks,
-    guard: tuple[AccessRules, UploadedFiles],
-    port: int | None,
+    address: Address,
     auth: tuple[str, str] | None,
-    browser: bool,
+    guard: tuple[AccessRules, UploadedFiles],
     visits: int,
-) -> str:
-    """Start the server and return its URL. Sharing, monitoring and every other entry than the page are switched off."""
-    page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2)
-    _, url, _ = page.launch(
-        server_name=guard[0].host,
+) -> None:
+    """Start the server. Sharing, monitoring and every other entry than the page are switched off."""
+    page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2, api_open=False)
+    page.launch(
+        server_name=address.host,
+        server_port=address.port,
         root_path=guard[0].public_url or None,
-        server_port=port,
         auth=auth,
-        inbrowser=browser,
+        inbrowser=False,
         prevent_thread_lock=True,
         quiet=True,
         share=False,
@@ -197,7 +200,6 @@ def _serve(
             "openapi_url": None,
         },
     )
-    return str(url)
 
 
 def _theme() -> Any:
