@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, readable
 
 PART = ".part"  # the suffix of a temporary file
 WriteInto = Callable[[IO[bytes]], Any]
@@ -99,6 +100,14 @@ class StagedFiles:
                 if not place.exists():
                     os.rename(old, place)
             raise _unwritable(self.moves[len(moved)][1], error) from error
+
+
+def check_plain(file: str | os.PathLike[str]) -> None:
+    """Raise a GamlensError if there is a pipe or a device at this path, because reading one may never end."""
+    mode = os.stat(file).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        name = readable(os.fspath(file))
+        raise GamlensError(f"{name!r} is a pipe or a device, not a file: give the path of a file.")
 
 
 def _beside(file: Path) -> Path:

@@ -18,6 +18,7 @@ from PIL import Image
 
 from gamlens.data.sample import Box
 from gamlens.errors import GamlensError, Registry, attempt, near, reworded
+from gamlens.files import check_plain
 from gamlens.inputs.images import IMAGE_EXTENSIONS, open_image
 
 AnyPath = str | os.PathLike[str]
@@ -164,8 +165,9 @@ def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
 
 def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractContextManager[None]:
     """A context that turns errors of these types into a GamlensError that says: cannot read this file as `kind`."""
-    if not Path(path).exists():
+    if not os.path.exists(path):
         raise GamlensError(f"There is no file {str(path)!r}: check the path.")
+    check_plain(path)
     return reworded(f"Cannot read {str(path)!r} as {kind}", *errors, todo=". Download or write the file again.")
 
 
