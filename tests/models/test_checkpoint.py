@@ -232,11 +232,3 @@ def test_wrappings_and_names_of_other_types(given: dict[Any, Any], told: str) ->
 
 def test_many_prefixes() -> None:
     fits(Lens(nets.small(), weights=prefixed("module." * 1000)))
-
-
-def test_tensors_without_values_are_one_error() -> None:
-    """A tensor of the device meta has a shape only, and torch refuses it after the shapes were compared."""
-    net = nn.Linear(2, 2)
-    state = {**net.state_dict(), "weight": torch.empty(2, 2, device="meta")}
-    with pytest.raises(GamlensError, match=r"(?s)cannot be loaded into Linear.*meta"):
-        checkpoint.fill(net, state, source="given")

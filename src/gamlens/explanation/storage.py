@@ -12,13 +12,12 @@ import torch
 
 from gamlens.errors import GamlensError, reworded
 from gamlens.explanation.result import Explanation, PairExplanation, file_stem
-from gamlens.files import StagedFiles, check_plain
+from gamlens.files import StagedFiles
+from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.inputs.saved_images import saved_frame, saved_text
 
 FORMAT = 1
 JSON, MAPS = "explanation.json", "maps.npz"
-MOST_TARGETS = 10**6  # every class up to the highest explained one has a name in memory
 PNG_HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"  # the first 16 bytes of every PNG file; width and height follow
 
 
@@ -91,9 +90,8 @@ def _old_pair_pictures(place: Path) -> list[Path]:
 def _old_record(place: Path) -> dict[str, Any]:
     """Return the contents of explanation.json in this folder, or {} if it is not one that `save` wrote."""
     try:
-        check_plain(place / JSON)
         record = json.loads((place / JSON).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, GamlensError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) and record.get("format") == FORMAT else {}
 
@@ -170,8 +168,6 @@ def load(folder: str | Path) -> Explanation:
                 "wrote."
             )
     with reworded(f"Cannot read the explanation in {str(place)!r}"):
-        for name in (JSON, MAPS):
-            check_plain(place / name)
         record = json.loads((place / JSON).read_text(encoding="utf-8"))
         form = record.get("format") if isinstance(record, dict) else None
         if form != FORMAT:
@@ -181,21 +177,10 @@ def load(folder: str | Path) -> Explanation:
             )
         with np.load(place / MAPS, allow_pickle=False) as arrays:
             found = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        _check_maps(record, found)
-        return _restore(place, record, found)
-
-
-def _check_maps(record: dict[str, Any], found: dict[str, torch.Tensor]) -> None:
-    """Check that maps.npz has one map per row of explanation.json, and that rows refer to images that are there."""
-    rows, images = record["rows"], len(record["images"])
-    for name, maps in found.items():
-        if maps.ndim != 3 or not maps.is_floating_point() or len(maps) != len(rows):
-            raise ValueError(f"{len(rows)} rows in {JSON}; {name} in {MAPS} is {maps.dtype} {tuple(maps.shape)}")
-    for row in rows:
-        if type(row["image"]) is not int or not 0 <= row["image"] < images:
-            raise ValueError(f"a row is of image {row['image']!r:.60}, and there are {images}")
-        if type(row["target"]) is not int or not -1 <= row["target"] < MOST_TARGETS:
-            raise ValueError(f"a row has the target {row['target']!r:.60}, which is no class")
+        result = _restore(place, record, found)
+        if len(result.scores) != len(result.maps):
+            raise ValueError(f"{len(result.scores)} rows in {JSON}, {len(result.maps)} maps in {MAPS}")
+        return result
 
 
 def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]) -> Explanation:
@@ -204,7 +189,7 @@ def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]
     Only the labels of explained classes were saved; the others read "class 3".
     """
     rows, images = record["rows"], record["images"]
-    known = {row["target"]: saved_text(row["name"]) for row in rows if row["target"] >= 0}
+    known = {row["target"]: row["name"] for row in rows if row["target"] >= 0}
     labels = tuple(known.get(number, f"class {number}") for number in range(max(known, default=-1) + 1))
     return Explanation(
         maps=found["maps"],
@@ -213,13 +198,9 @@ def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]
         targets=torch.tensor([row["target"] for row in rows], dtype=torch.long),
         index=torch.tensor([row["image"] for row in rows], dtype=torch.long),
         pictures=tuple(
-            Picture(
-                saved_text(item["name"]),
-                path=str(place / Path(saved_text(item["kept"])).name) if item["kept"] else saved_text(item["path"]),
-            )
-            for item in images
+            Picture(item["name"], path=str(place / item["kept"]) if item["kept"] else item["path"]) for item in images
         ),
-        frames=tuple(map(saved_frame, images)),
+        frames=tuple(Frame(_two(item["original"]), _two(item["size"]), tuple(item["window"])) for item in images),
         labels=labels,
         about=record["about"],
     )
@@ -245,3 +226,7 @@ def _keep(staged: StagedFiles, place: Path, number: int, picture: Picture) -> di
     kept = _kept_name(number)
     staged.write(place / kept, partial(picture.open().save, format="PNG"))
     return {"name": picture.name, "path": None, "kept": kept}
+
+
+def _two(values: list[int]) -> tuple[int, int]:
+    return values[0], values[1]

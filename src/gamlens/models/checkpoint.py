@@ -106,8 +106,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], *, source: str) -> No
     ]
     if said:
         raise GamlensError(f"The weights {source} do not fit {type(module).__name__}: {'; '.join(said)}.")
-    with reworded(f"The weights {source} cannot be loaded into {type(module).__name__}"):
-        module.load_state_dict(dict(tensors), strict=False)
+    module.load_state_dict(dict(tensors), strict=False)
 
 
 def build(
