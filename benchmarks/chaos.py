@@ -7,6 +7,8 @@ prints how to run it alone. Nothing but loopback is used, and everything happens
 from __future__ import annotations
 
 import argparse
+import os
+import pickle
 import sys
 import tempfile
 import time
@@ -21,7 +23,7 @@ from pathlib import Path
 import torch
 from chaos_cases import CASES, Case
 from chaos_kills import KILLS
-from chaos_oracle import REFUSED, RIGHT, SECONDS_PER_CASE, CaseFailedError, OutOfTime, limits
+from chaos_oracle import MIB_PER_CASE, REFUSED, RIGHT, SECONDS_PER_CASE, CaseFailedError, OutOfTime, limits
 from chaos_room import Room, dice_of
 
 KINDS: dict[str, Case] = {**KILLS, **CASES}
@@ -42,6 +44,10 @@ class Tally:
     def add(self, kind: str, ended: str) -> None:
         self.counts.setdefault(kind, Counter())[ended] += 1
 
+    def join(self, other: Tally) -> None:
+        self.counts |= other.counts  # the two have no kind in common
+        self.failures += other.failures
+
     def table(self) -> str:
         head = f"{'kind':12} {'cases':>6} {'right':>6} {'refused':>8} {'failed':>7} {'skipped':>8}"
         columns = (RIGHT, REFUSED, "failed", "skipped")
@@ -51,9 +57,10 @@ class Tally:
 
 
 def plan(cases: int, kills: int, only: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Which cases run, as (kind, number): those with forks first, since a fork needs a process that computed nothing.
+    """Which cases run, as (kind, number).
 
-    One disk, read-only folder and group of processes comes on five kills; the other kinds take turns.
+    For every five kills there is one full disk, one read-only folder and one group of processes. The kinds of cases
+    that run in one process take turns.
     """
     kinds = {kind: kills if kind == "kill" else -(-kills // 5) for kind in KILLS if not only or kind in only}
     found = [(kind, number) for kind, count in kinds.items() for number in range(count)]
@@ -81,7 +88,7 @@ def run(
             say(f"stopped after {seconds:.0f} s: {done} of {len(cases)} cases ran")
             break
         try:
-            bounds = limits(PROCESS_SECONDS if kind in KILLS else SECONDS_PER_CASE)
+            bounds = limits(PROCESS_SECONDS if kind in KILLS else SECONDS_PER_CASE, MIB_PER_CASE)
             with warnings.catch_warnings(action="ignore"), room.fresh() as here, bounds:
                 ended = KINDS[kind](dice_of(seed, kind, number), room, here)
         except (Exception, OutOfTime) as error:  # noqa: BLE001 - a fault of the case itself is shown as well
@@ -93,6 +100,24 @@ def run(
             say(f"FAILED  {kind} {number}: " + "\n        ".join(short))
             say(f"        alone: python benchmarks/chaos.py --seed {seed} --only {kind} --case {number}")
         tally.add(kind, ended)
+    return tally
+
+
+def run_all(place: Path, cases: Sequence[tuple[str, int]], *, seed: int, seconds: float) -> Tally:
+    """Run cases that fork in a process of their own, which computes nothing itself, beside the others in this one."""
+    forks = [case for case in cases if case[0] in KILLS]
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with os.fdopen(write, "wb") as pipe:
+            pickle.dump(run(Room(place / "forks"), forks, seed=seed, seconds=seconds), pipe)
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(write)
+    tally = run(Room(place / "room"), [case for case in cases if case not in forks], seed=seed, seconds=seconds)
+    with os.fdopen(read, "rb") as pipe:
+        tally.join(pickle.load(pipe))
+    os.waitpid(pid, 0)
     return tally
 
 
@@ -116,7 +141,7 @@ def main() -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="gamlens-chaos-") as place:
         print(f"seed {options.seed}, {len(chosen)} cases in {place}", flush=True)
-        tally = run(Room(Path(place) / "room"), chosen, seed=options.seed, seconds=options.seconds)
+        tally = run_all(Path(place), chosen, seed=options.seed, seconds=options.seconds)
     print(tally.table())
     print(f"{time.perf_counter() - start:.0f} s")
     if tally.failures:

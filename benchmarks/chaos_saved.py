@@ -12,6 +12,7 @@ from typing import Any
 
 import chaos_files as files
 import numpy as np
+import pyarrow.parquet as parquet
 import torch
 from chaos_oracle import REFUSED, CaseFailedError, call, check_foreign, difference, invoke, judge, put_foreign, tree
 from chaos_room import Room
@@ -94,8 +95,8 @@ def _harm_run(harm: str, out: Path, dice: random.Random) -> None:
         part.unlink()
         part.mkdir()
     elif harm == "part of another run":
-        table = results._arrow().parquet.read_table(part)
-        part.write_bytes(results.encode([{**row, "item": f"{row['item']}x"} for row in table.to_pylist()]))
+        rows = parquet.read_table(part).to_pylist()
+        part.write_bytes(results.encode([{**row, "item": f"{row['item']}x"} for row in rows]))
     elif harm == "foreign parts":
         for name in (".DS_Store", "README.md", "00000001.parquet.bak", "0000000a.parquet", "²"):
             (out / "parts" / name).write_bytes(dice.randbytes(50))

@@ -60,12 +60,13 @@ def test_a_case_that_hangs_or_swells_fails(room: Room, monkeypatch: pytest.Monke
         return RIGHT
 
     def swells(dice: random.Random, room: Room, here: Path) -> str:
-        return RIGHT if bytearray(b"x" * (500 << 20)) else REFUSED
+        return RIGHT if b"x" * (60 << 20) else REFUSED
 
     monkeypatch.setattr(chaos, "SECONDS_PER_CASE", 0.2)
     monkeypatch.setitem(chaos.KINDS, "image", waits)
     assert "did not end within" in chaos.run(room, [("image", 0)], seed=0, say=str).failures[0]
     monkeypatch.setattr(chaos, "SECONDS_PER_CASE", 10.0)
+    monkeypatch.setattr(chaos, "MIB_PER_CASE", 30)
     monkeypatch.setitem(chaos.KINDS, "image", swells)
     assert "MiB of memory" in chaos.run(room, [("image", 0)], seed=0, say=str).failures[0]
 
