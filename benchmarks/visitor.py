@@ -34,6 +34,10 @@ class Visitor:
         """Call the page's function of that name and return its answer."""
         (number, *_) = [number for number, fn in self.studio.page.fns.items() if fn.name == name]
         body = {"data": data, "fn_index": number, "session_hash": self.session, "event_data": event}
+        if not self.studio.page.fns[number].queue:
+            answer = self.http.post("gradio_api/run/predict", json=body)
+            answer.raise_for_status()
+            return list(answer.json()["data"])
         joined = self.http.post("gradio_api/queue/join", json=body)
         joined.raise_for_status()
         with self.http.stream("GET", "gradio_api/queue/data", params={"session_hash": self.session}) as stream:

@@ -27,7 +27,6 @@ REGISTRIES: dict[str, tuple[Mapping[str, Any], str]] = {  # each with the room t
     "MODELS": (MODELS, "models/"),
 }
 ALLOWED: dict[tuple[str, str], str] = {  # (file, entry): why the entry is named there
-    ("cli/explain.py", "cosine"): "captions are compared by the cosine alone",
     ("cli/explain.py", "folder"): "a key of the JSON output, not the data set",
     ("cli/show.py", "table"): "the name of a file, not the data set",
     ("figures/__init__.py", "cosine"): "the paper's figure of that name",

@@ -339,7 +339,10 @@ class Lens:
         """Why this class? The same as `classify` for images that keep coming; results arrive in order.
 
         The iterable is read as results are used, so it may be endless. Images are decoded in threads while the model
-        runs. A bad image has a result with an `error` and stops nothing.
+        runs. An image that cannot be read, or on which the model fails with any exception, has a result with an
+        `error` and stops nothing. A failure that would hit every image is raised: if the model fails on all images of
+        a batch, and none was explained before, or one that was explained before now fails, too. If a batch needs too
+        much memory, smaller ones are made.
 
         Args:
             images: Any iterable of paths, PIL images or arrays.

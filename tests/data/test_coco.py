@@ -154,3 +154,43 @@ def test_the_real_sample_against_pycocotools(shared_data) -> None:
         void = sample.void()
         assert void is not None
         assert void.sum() == coder.area(theirs.annToRLE(crowd))  # the file's own `area` is larger for most crowds
+
+
+WRONG_SHAPES: dict[str, tuple[Any, str]] = {
+    "run lengths of another size": ({"size": [100_000, 100_000], "counts": [0, 10**10]}, "of the size"),
+    "compressed ones of another size": ({"size": [100_000, 100_000], "counts": "d1`0"}, "of the size"),
+    "run lengths that are too long": ({"size": [6, 8], "counts": [0, 10**7]}, "Cannot read a mask"),
+    "a polygon far outside": ([[0, 0, 2e8, 0, 2e8, 3]], "far beyond its image"),
+    "a polygon of NaN": ([[0, 0, float("nan"), 0, 5, 3]], "far beyond its image"),
+    "an endless outline": ([[0, 0, 8, 6] * 1000], "longer than the image has pixels"),
+    "a polygon of text": ([["a", 0, 1, 2, 3, 4]], "Cannot read a mask"),
+    "a point": ([[0, 0]], "Cannot read a mask"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SHAPES)
+def test_a_mask_that_cannot_be_is_refused(root, name, monkeypatch) -> None:
+    """A polygon of three points took 15 GB: pycocotools holds numbers for every pixel of its outline."""
+    shape, message = WRONG_SHAPES[name]
+    write(root, CONTENTS | {"annotations": [note(1, 90, shape)]})
+    if message != "Cannot read a mask":
+        monkeypatch.setattr("pycocotools.mask.frPyObjects", None)
+        monkeypatch.setattr("pycocotools.mask.decode", None)
+    with pytest.raises(GamlensError, match=rf"(?=.*{message}).*a mask of image 5 in .*instances_val2017"):
+        coco(root)[0].load_mask(2)
+
+
+def test_a_polygon_may_reach_a_little_beyond_its_image(root) -> None:
+    write(root, CONTENTS | {"annotations": [note(1, 90, [[-3.0, 1, 20, 1, 20, 3, -3, 3]])]})
+    assert coco(root)[0].load_mask(2)[1:3].all()
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [((100_000, 100_000), "100000 x 100000 pixels"), ((0, 8), "8 x 0"), ((1e400, 8), "OverflowError")],
+)
+def test_an_image_of_an_absurd_size_is_refused(root, size, message) -> None:
+    images = [{"id": 5, "file_name": "000001.jpg", "height": size[0], "width": size[1]}]
+    write(root, CONTENTS | {"images": images})
+    with pytest.raises(GamlensError, match=message):
+        coco(root)

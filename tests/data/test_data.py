@@ -8,7 +8,7 @@ import pytest
 from gamlens import data
 from gamlens.errors import GamlensError
 
-HELPERS = {"class_names", "photos", "reading", "sample", "subsets"}
+HELPERS = {"class_names", "photos", "plausible", "reading", "sample", "subsets"}
 ARRAYS = {"mnist"}
 
 

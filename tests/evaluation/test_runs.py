@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform
 from gamlens.cli import app, common, show
-from gamlens.data import Manifest, align, align_manifest, load, pairs, small
+from gamlens.data import Manifest, align, align_manifest, load, pairs, plausible, small
 from gamlens.engine import RunFolder
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.protocol import Protocol, units, variant
@@ -364,3 +364,20 @@ def test_blocks_by_name_are_measured_and_recorded(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, *model, "--task", "dot", "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "run" / "run.json").read_text())["blocks"] == ["layer2", "layer3"]
+
+
+@pytest.mark.parametrize("contents", ["bomb", "nothing"])
+def test_a_part_that_claims_gigabytes_or_is_none_is_one_error(
+    tmp_path: Path, contents: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plausible, "ALWAYS_PLAUSIBLE", 2**16)
+    rows = [{"item": "a" * 50_000, "method": "gam", "n": 1, "error": ""}] * 99
+    with RunFolder(tmp_path, {"model": "x"}, suffix=".parquet") as folder:
+        folder.write(0, results.encode(rows) if contents == "bomb" else b"nothing")
+        folder.finish({})
+    message = "more than 100 times as many" if contents == "bomb" else "Cannot read the run"
+    with pytest.raises(GamlensError, match=message):
+        results.read(tmp_path)
+    if contents == "nothing":
+        with pytest.raises(GamlensError, match="Cannot read the run"):
+            results.errors_in(folder)

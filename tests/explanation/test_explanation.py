@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from gamlens import Explanation, GamlensError, GamlensWarning, Lens, PairExplanation, Transform
 
@@ -221,7 +222,40 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no rows": (lambda at: change(at, rows=None), NOT_WHOLE),
     "fewer rows": (lambda at: change(at, rows=[]), NOT_WHOLE),
     "no map in maps": (lambda at: np.savez(at / "maps.npz", other=np.zeros(3)), NOT_WHOLE),
+    "a class of 300 million": (lambda at: change_row(at, target=300_000_000), "class 300000000 has a name"),
+    "a class below none": (lambda at: change_row(at, target=-2), "explains class -2"),
+    "half a class": (lambda at: change_row(at, target=1.5), r"whole number, found 1\.5"),
+    "an image that is not there": (lambda at: change_row(at, image=99), "on image 99 of"),
+    "an image before the first": (lambda at: change_row(at, image=-1), "on image -1 of"),
+    "a score of text": (lambda at: change_row(at, score="high"), NOT_WHOLE),
+    "a huge image": (lambda at: change_image(at, original=[10**5, 10**5]), r"100000 x 100000 pixels"),
+    "an endless window": (lambda at: change_image(at, window=[0, 0, 1e300, 1e300]), "no part of an image"),
+    "another input": (lambda at: change_image(at, size=[3, 3]), r"an input of \[3, 3\]"),
+    "a path of numbers": (lambda at: change_image(at, kept=5), "and the file 5"),
+    "about a list": (lambda at: change(at, about=[1]), "no object"),
+    "maps of integers": (lambda at: np.savez(at / "maps.npz", maps=np.zeros((5, 64, 64), int)), "not one map"),
+    "maps of objects": (lambda at: np.savez(at / "maps.npz", maps=np.array([{}] * 5)), "maps.npy claims object"),
+    "flat maps": (lambda at: np.savez(at / "maps.npz", maps=np.zeros((5, 64), np.float32)), "not one map"),
+    "a block of another size": (
+        lambda at: np.savez(at / "maps.npz", **{"maps": zeros(64), "block:a": zeros(8)}),
+        "differ in size",
+    ),
+    "lists in lists": (lambda at: (at / "explanation.json").write_text("[" * 200_000), "Cannot read the explanation"),
 }
+
+
+def zeros(side: int) -> np.ndarray:
+    return np.zeros((5, side, side), np.float32)
+
+
+def change_row(folder: Path, **parts: object) -> None:
+    rows = json.loads((folder / "explanation.json").read_text())["rows"]
+    change(folder, rows=[{**row, **parts} for row in rows])
+
+
+def change_image(folder: Path, **parts: object) -> None:
+    images = json.loads((folder / "explanation.json").read_text())["images"]
+    change(folder, images=[{**image, **parts} for image in images])
 
 
 def cut(file: Path) -> None:
@@ -241,6 +275,14 @@ def test_a_broken_folder_is_an_error(result: Explanation, tmp_path: Path, name: 
     BREAKS[name][0](tmp_path / "out")
     with pytest.raises(GamlensError, match=BREAKS[name][1]):
         Explanation.load(str(tmp_path / "out"))
+
+
+def test_a_class_of_300_million_without_a_name_is_read(result: Explanation, tmp_path: Path) -> None:
+    result.save(str(tmp_path / "out"))
+    change_row(tmp_path / "out", target=300_000_000, name="class 300000000")
+    again = Explanation.load(str(tmp_path / "out"))
+    assert set(again.names) == {"class 300000000"}
+    assert again.labels == ()
 
 
 def test_a_picture_that_is_gone_is_an_error_when_shown(result: Explanation, tmp_path: Path) -> None:
@@ -342,12 +384,141 @@ RECORDS = ("[]", "3", "null", "{", "[" * 100_000, '{"format": 1}', '{"format": 1
 
 
 @pytest.mark.parametrize("text", [*RECORDS, '{"format": 1, "rows": [[]], "images": [{"kept": []}, 3]}'])
-def test_a_record_of_another_form_deletes_nothing(result: Explanation, tmp_path: Path, text: str) -> None:
+def test_a_record_of_another_form_is_not_replaced(result: Explanation, tmp_path: Path, text: str) -> None:
     folder = tmp_path / "out"
-    before = result.save(str(folder))
+    result.save(str(folder))
     (folder / "explanation.json").write_text(text)
+    before = contents(folder)
+    with pytest.raises(GamlensError, match=r"explanation\.json': a file of that name is there that gamlens did not"):
+        small_lens().classify(photo(30, 30), 1).save(str(folder))
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def as_older_versions_wrote(folder: Path) -> None:
+    """Write all files again without their marks."""
+    for file in folder.rglob("*.png"):
+        Image.open(file).copy().save(file)
+    for file in folder.rglob("maps.npz"):
+        with np.load(file) as arrays:
+            np.savez_compressed(file, **arrays)
+
+
+FOREIGN = {
+    "a photo": lambda file: photo(50, 70).save(file),
+    "an overlay with one other pixel": lambda file: touched(file),
+    "text": lambda file: file.write_text("mine"),
+    "a link": lambda file: (file.unlink(), file.symlink_to(file.parent.parent / "photo.png")),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+def touched(file: Path) -> None:
+    """Change one pixel, and keep the text of the file, as editors do."""
+    image = Image.open(file)
+    text = PngInfo()
+    for key, value in image.text.items():
+        text.add_text(key, value)
+    image.putpixel((0, 0), (1, 2, 3))
+    image.save(file, pnginfo=text)
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_file_is_not_replaced(result: Explanation, tmp_path: Path, what: str, old: bool) -> None:
+    """Its name and size are those of an overlay, and explanation.json says that it is one."""
+    folder = tmp_path / "out"
+    file = Path(result.save(str(folder))[2])
+    assert Image.open(file).size == (50, 70)
+    if old:
+        as_older_versions_wrote(folder)
+    FOREIGN[what](file)
+    before = contents(folder)
+    with pytest.raises(GamlensError, match=f"Cannot write '.*{file.name}'"):
+        result.save(str(folder))
+    assert contents(folder) == before
     small_lens().classify(photo(30, 30), 1).save(str(folder))
-    assert all(os.path.exists(file) for file in before)
+    assert os.path.lexists(file)
+
+
+@pytest.mark.parametrize("name", ["maps.npz", "explanation.json", "image-001.png", "000-photo-cat.png"])
+def test_a_foreign_file_in_a_fresh_folder_is_not_replaced(result: Explanation, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text('{"format": 1}')
+    with pytest.raises(GamlensError, match=rf"{name}': a file of that name .* or save to another folder"):
+        result.save(str(tmp_path / "out"))
+    assert contents(tmp_path / "out") == {name: b'{"format": 1}'}
+
+
+def test_the_explained_photo_is_not_replaced(tmp_path: Path) -> None:
+    """Also if it is an overlay that gamlens itself wrote."""
+    lens = small_lens()
+    (first, *_) = lens.classify(photo(30, 30), 1).save(str(tmp_path))
+    Path(first).rename(tmp_path / "image-000.png")
+    again = lens.classify([photo(30, 30), tmp_path / "image-000.png"], [1, 2])
+    with pytest.raises(GamlensError, match=r"image-000\.png': a file of that name"):
+        again.save(str(tmp_path))
+
+
+@pytest.mark.parametrize("style", ["heat", "spotlight"])
+def test_results_of_an_older_version_are_replaced(result: Explanation, tmp_path: Path, style: str) -> None:
+    folder = tmp_path / "out"
+    result.save(str(folder), cmap="ocean", style=style)
+    as_older_versions_wrote(folder)
+    result.save(str(folder))
+    as_older_versions_wrote(folder)
+    small_lens().classify(tmp_path / "photo.png", 1).save(str(folder))
+    assert set(contents(folder)) == {"000-photo-bee.png", "maps.npz", "explanation.json"}
+
+
+def test_pairs_of_an_older_version_are_replaced_and_foreign_files_are_not(tmp_path: Path) -> None:
+    folder, lens = tmp_path / "out", small_lens()
+    pair = lens.compare(photo(60, 60), [photo(50, 70), photo(40, 40)])
+    pair.save(str(folder), cmap="ocean")
+    as_older_versions_wrote(folder)
+    pair.save(str(folder))
+    as_older_versions_wrote(folder)
+    assert set(contents(folder)) == {str(Path(file).relative_to(folder)) for file in pair.save(str(folder))}
+    shape = Image.open(folder / "001-pair.png").size
+    photo(*shape).save(folder / "001-pair.png")
+    before = contents(folder)
+    with pytest.raises(GamlensError, match=r"001-pair\.png': a file of that name"):
+        pair.save(str(folder))
+    assert contents(folder) == before
+    pair[:1].save(str(folder))
+    assert (folder / "001-pair.png").read_bytes() == before["001-pair.png"]
+
+
+def test_a_save_that_was_killed_between_two_files_is_saved_over(
+    result: Explanation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.replace
+
+    def replace_(source: object, target: object) -> None:
+        if str(target).endswith("maps.npz"):
+            os._exit(9)
+        real(source, target)
+
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(os, "replace", replace_)
+        result.save(str(tmp_path / "out"))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert list((tmp_path / "out").glob(".*"))
+    (tmp_path / "out" / ".mine.0123456789ab.part").write_text("mine")
+    result.save(str(tmp_path / "out"))
+    assert [file.name for file in (tmp_path / "out").glob(".*")] == [".mine.0123456789ab.part"]
+    identical(result, Explanation.load(str(tmp_path / "out")))
+
+
+def test_long_names_in_any_script(tmp_path: Path) -> None:
+    file = tmp_path / f"{'猫' * 83}.png"
+    photo(40, 40).save(file)
+    lens = Lens(nets.small(), labels=["犬" * 90] * nets.CLASSES, transform=Transform((64, 64)))
+    lens.classify(file, 0).save(str(tmp_path / "out"))
+    assert Explanation.load(str(tmp_path / "out")).names == ["犬" * 90]
 
 
 def test_a_loaded_explanation_keeps_its_pictures_in_the_same_folder(result: Explanation, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens
+from gamlens.data import plausible
 from gamlens.models import checkpoint
 
 MARK = "ran"
@@ -232,3 +235,77 @@ def test_wrappings_and_names_of_other_types(given: dict[Any, Any], told: str) ->
 
 def test_many_prefixes() -> None:
     fits(Lens(nets.small(), weights=prefixed("module." * 1000)))
+
+
+def rezipped(path: Path, pickled: bytes | None = None, method: int = zipfile.ZIP_DEFLATED) -> None:
+    """Write a torch file again, compressed or not, perhaps with another pickle in it."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, pickled if pickled is not None and name.endswith("data.pkl") else data)
+
+
+FILLS = b"\x80\x02cbuiltins\nbytearray\nJ" + (2**30).to_bytes(4, "little") + b"\x85R."  # bytearray(2**30)
+
+
+def write_bomb(kind: str, path: Path) -> None:
+    """A small file that takes, or makes a network take, much memory."""
+    if kind == "older bytearray":
+        path.write_bytes(FILLS)
+        return
+    made = {
+        "zeros": lambda: torch.zeros(2**21),
+        "repeated": lambda: torch.zeros(1).expand(10**6, 10**6),
+        "meta": lambda: torch.zeros(10**6, device="meta"),
+    }.get(kind, lambda: torch.zeros(1))
+    torch.save({"fc.weight": made()}, path)
+    rezipped(path, FILLS if kind == "bytearray" else None)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "repeated", "bytearray", "older bytearray", "meta"])
+def test_a_small_file_that_takes_much_memory_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plausible, "ALWAYS_PLAUSIBLE", 2**20)
+    write_bomb(kind, tmp_path / "bomb.pth")
+    if kind not in ("repeated", "meta"):
+        monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(GamlensError, match=r"bomb\.pth' has .* more than 100 times as many|device 'meta'"):
+        checkpoint.read(tmp_path / "bomb.pth")
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_bytes_beside_the_weights_are_read(new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plausible, "ALWAYS_PLAUSIBLE", 2**10)
+    made = {"state_dict": weights(), "vocabulary": bytearray(b"abc"), "more": bytearray(b"abc")}
+    torch.save(made, tmp_path / "a.pth", _use_new_zipfile_serialization=new)
+    assert checkpoint.read(tmp_path / "a.pth").keys() == weights().keys()
+
+
+def test_a_compressed_file_of_real_weights_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plausible, "ALWAYS_PLAUSIBLE", 2**10)
+    torch.save(weights(), tmp_path / "a.pth")
+    rezipped(tmp_path / "a.pth")
+    assert torch.equal(checkpoint.read(tmp_path / "a.pth")["fc.weight"], weights()["fc.weight"])
+
+
+def test_a_tar_file_is_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.pth", "w") as archive:
+        archive.addfile(tarfile.TarInfo("pickle"))
+    with pytest.raises(GamlensError, match=r"a\.pth' is a tar file.*newer format"):
+        checkpoint.read(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("shape", [(10**12, 0), (10**6, 1)])
+def test_a_head_of_another_width_builds_no_large_network(shape: tuple[int, int]) -> None:
+    given = {**weights(), "fc.weight": torch.zeros(shape), "fc.bias": torch.zeros(()).expand(shape[0])}
+    asked: list[int] = []
+
+    def make(classes: int) -> nn.Module:
+        asked.append(classes)
+        return nets.seeded(nets.Small)
+
+    with pytest.raises(GamlensError, match="2 of another shape: fc"):
+        checkpoint.build("small", make, nets.CLASSES, given)
+    assert asked == [nets.CLASSES]

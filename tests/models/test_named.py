@@ -152,8 +152,12 @@ def test_names(name: str, size: tuple[int, int], blocks: tuple[str, ...]) -> Non
     ("name", "message"),
     [
         ("resnet5", r"did you mean 'resnet50'"),
-        ("timm/regnety_0002", r"timm has no model 'regnety_0002': did you mean 'regnety_002'"),
+        ("timm/regnety_0002", r"timm has no model 'regnety_0002': did you mean 'timm/regnety_002'"),
+        ("timm/nonsense", r"timm has no model 'nonsense': did you mean 'timm/senet154', .*timm\.list_models"),
+        ("timm/resnet18.a1", r"timm has no model 'resnet18\.a1': did you mean .*'timm/resnet18\.a1_in1k'"),
         ("chexnett", r"did you mean 'chexnet'"),
+        ("none.py", r"There is no file 'none\.py'"),
+        ("mine.py:build", r"'mine\.py:build' is a function in a Python file: call it"),
     ],
 )
 def test_unknown_names(name: str, message: str) -> None:
@@ -174,21 +178,6 @@ def test_as_many_classes_as_the_weights_have(tmp_path: Path) -> None:
         Lens(resnet18(), weights=str(tmp_path / "ten.pth"))
 
 
-def test_offline_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from urllib.error import URLError
-
-    def refuse(*_: object, **__: object) -> None:
-        raise URLError("no network")
-
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.setattr("torch.hub.download_url_to_file", refuse)
-    monkeypatch.setattr("timm.create_model", refuse)
-    for name in ("resnet18", "timm/resnet18"):
-        with pytest.raises(GamlensError, match=r"could not be (down)?loaded.*Offline, pass a file: .*--weights"):
-            load(name)
-
-
 USER = """
 import torch
 from torch import nn
@@ -207,6 +196,9 @@ def fails():
 
 def nothing():
     build()
+
+def leaves():
+    raise SystemExit(4)
 """
 
 
@@ -244,9 +236,17 @@ def test_a_users_own_file_on_the_command_line(user_file: Path, function: str, na
         ("mine.py:bild", "has no function 'bild': did you mean 'build'"),
         ("mine.py:fails", "RuntimeError: no such thing"),
         ("mine.py:nothing", "returned None: let the function return"),
+        ("mine.py:leaves", r"called sys\.exit\(4\): let it return a model"),
         ("none.py:build", "There is no file"),
     ],
 )
 def test_a_users_file_that_does_not_work(user_file: Path, text: str, message: str) -> None:
     with pytest.raises(GamlensError, match=message):
         from_file(str(user_file.parent / text))
+
+
+def test_a_python_file_without_a_function_names_its_functions(user_file: Path) -> None:
+    """The file is read, not run."""
+    user_file.write_text(USER + "\nraise RuntimeError('it was run')\n")
+    with pytest.raises(GamlensError, match=r"as in .*mine\.py:build\. It has build, lens, fails, nothing, leaves\."):
+        load(str(user_file))

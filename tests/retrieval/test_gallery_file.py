@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import nets
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from PIL import Image
 
 from gamlens import Gallery, GamlensError, Lens
+from gamlens.data import plausible
 
 Y = nets.images(5, seed=1)
 
@@ -38,6 +42,81 @@ def test_saved_and_loaded(tmp_path: Path, kind: str) -> None:
             nets.same(a, b)
             assert a.overlay(1).tobytes() == b.overlay(1).tobytes()
             assert a.frames == b.frames
+
+
+def changed(path: Path, *, arrays: Any = None, image: Any = None, **parts: Any) -> None:
+    """Save a gallery of five tensors, with other arrays, other entries of the record, and others of its images."""
+    Lens(nets.small()).remember(Y).save(str(path))
+    with np.load(path) as file:
+        found = dict(file)
+    record = json.loads(found["record"].tobytes()) | parts
+    record["images"] = [{**item, **(image or {})} for item in record["images"]]
+    found["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
+    np.savez(path, **(found | (arrays or {})))
+
+
+FLOATS = dict.fromkeys(("activations", "embeddings", "scales"), "torch.float64")
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "objects": ({"arrays": {"embeddings": np.array([{}] * 5)}}, r"embeddings.npy claims object"),
+    "integers": ({"arrays": {"scales": np.ones(5, int)}, "kinds": FLOATS | {"scales": "torch.int64"}}, "real numbers"),
+    "another dtype": ({"arrays": {"scales": np.ones(5, np.float32)}}, r"float32, and the record says 'torch.float64'"),
+    "a matrix too few": ({"arrays": {"embeddings": np.ones(5)}}, r"embeddings is torch.float64 \(5,\)"),
+    "fewer rows": ({"arrays": {"embeddings": np.ones((4, 32))}}, "for each of 5 images"),
+    "NaN": ({"arrays": {"embeddings": np.full((5, 32), np.nan)}}, "embeddings has values that are not finite"),
+    "a law of its own": ({"law": "mine"}, "the law is 'mine'"),
+    "no kinds": ({"kinds": []}, "TypeError"),
+    "no images": ({"images": []}, "for each of 0 images"),
+    "an input of text": ({"size": ["64", "64"]}, "whole number"),
+    "a huge input": ({"size": [10**6, 10**6]}, "1000000 x 1000000 pixels"),
+    "a huge image": ({"image": {"original": [10**6, 10**6]}}, "1000000 x 1000000 pixels"),
+    "an image that is not there": ({"image": {"tensor": "image-99"}}, "image-99"),
+    "an image of one row": ({"image": {"tensor": "scales"}}, r"\(C,H,W\)"),
+    "pixels that are none": ({"image": {"tensor": None, "png": "scales"}}, "Error"),
+    "a path of numbers": ({"image": {"path": 5}}, "the path 5"),
+    "about a text": ({"about": "me"}, "`about` is no object"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_contents_are_one_error(tmp_path: Path, name: str) -> None:
+    options, message = WRONG[name]
+    changed(tmp_path / "a.npz", **options)
+    with pytest.raises(
+        GamlensError, match=rf"(?s)Cannot read .*a\.npz' as a gallery: .*{message}.*Gallery\.save wrote"
+    ):
+        Gallery.load(str(tmp_path / "a.npz"))
+
+
+def test_a_text_file_says_that_it_is_no_gallery(tmp_path: Path) -> None:
+    (tmp_path / "photos.txt").write_text("a.jpg\nb.jpg\n")
+    with pytest.raises(
+        GamlensError, match=r"photos\.txt' as a gallery: .*is not an \.npz file.*Give a file that Gallery"
+    ):
+        Gallery.load(str(tmp_path / "photos.txt"))
+
+
+def test_members_that_the_record_does_not_name_are_not_read(tmp_path: Path) -> None:
+    Lens(nets.small()).remember(Y).save(str(tmp_path / "a.npz"))
+    head = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}  # reading it would be an error
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive, archive.open("bomb.npy", "w") as out:
+        np.lib.format.write_array_header_1_0(out, head)
+    assert len(Gallery.load(str(tmp_path / "a.npz"))) == 5
+
+
+def test_a_gallery_that_claims_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed(tmp_path / "a.npz", arrays={"embeddings": np.zeros((5, 2**18))})
+    with np.load(tmp_path / "a.npz") as file:
+        np.savez_compressed(tmp_path / "b.npz", **file)
+    monkeypatch.setattr(plausible, "ALWAYS_PLAUSIBLE", 2**20)
+    monkeypatch.setattr(plausible, "MOST_EXPANSION", 3)
+    assert Gallery.load(str(tmp_path / "a.npz")).embeddings.shape == (5, 2**18)
+    with pytest.raises(GamlensError, match="more than 3 times as many"):
+        Gallery.load(str(tmp_path / "b.npz"))
+
+
+def test_an_empty_gallery_is_read(tmp_path: Path) -> None:
+    Lens(nets.small()).remember(Y)[:0].save(str(tmp_path / "a.npz"))
+    assert len(Gallery.load(str(tmp_path / "a.npz"))) == 0
 
 
 def test_files_that_are_no_gallery(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import nets
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.inputs.batch import ModelInput
+from gamlens.inputs.batch import ModelInput, join, prepare
 from gamlens.inputs.images import Picture
 from gamlens.inputs.transform import Frame
 from gamlens.streaming.stream import stream
@@ -141,13 +142,13 @@ def test_a_dtype_of_one_item_does_not_spread_to_others(lens: Lens) -> None:
 class Device:
     """Stands for a GPU: a batch lands when `lands` says so; a batch that holds a number of `bad` fails there."""
 
-    def __init__(self, lands=lambda first: None, bad=()) -> None:
-        self.lands, self.bad = lands, set(bad)
+    def __init__(self, lands=lambda first: None, bad=(), error=GamlensError) -> None:
+        self.lands, self.bad, self.error = lands, set(bad), error
         self.launched, self.landed = [], []
         self.output, self.numbers = None, ()
 
     def explain(self, ready):
-        found = Device(self.lands, self.bad)
+        found = Device(self.lands, self.bad, self.error)
         found.numbers = tuple(int(value) for value in ready.batches[0].flatten())
         found.launched, found.landed = self.launched, self.landed
         self.launched.append(found.numbers)
@@ -161,7 +162,7 @@ class Device:
                 done.result()
             self.landed.append(self.numbers)
             if self.bad & set(self.numbers):
-                raise GamlensError(f"no {self.numbers}")
+                raise self.error(f"no {self.numbers}")
             return self
 
         return arrive
@@ -243,11 +244,12 @@ def test_what_is_at_hand_does_not_wait_for_a_source_that_became_slow() -> None:
     assert max(reads[number] for number in range(6)) <= 7
 
 
-def test_a_batch_that_fails_is_explained_one_by_one_and_the_others_stay() -> None:
-    device = Device(bad={5, 6})
+@pytest.mark.parametrize(("error", "text"), [(GamlensError, "no"), (ValueError, "ValueError: no")])
+def test_a_batch_that_fails_is_explained_in_halves_and_the_others_stay(error: type[Exception], text: str) -> None:
+    device = Device(bad={5, 6}, error=error)
     seen = list(device.stream(range(12), batch_size=4))
     assert [one.number for one in seen] == list(range(12))
-    assert {one.number: one.error for one in seen if one.error} == {5: "no (5,)", 6: "no (6,)"}
+    assert {one.number: one.error for one in seen if one.error} == {5: f"{text} (5,)", 6: f"{text} (6,)"}
     assert device.launched.count((8, 9, 10, 11)) == 1
 
 
@@ -298,3 +300,109 @@ def test_there_is_at_least_one_worker(lens: Lens, workers: int) -> None:
         list(lens.stream(photos(1), workers=workers))
     with pytest.raises(GamlensError, match=f"workers={workers}: give at least 1"):
         lens.remember(photos(1), workers=workers)
+
+
+class Picky(torch.nn.Module):
+    """Fails on images that are bright, from the image of that number on, or in batches above a size."""
+
+    def __init__(self, bright: float = 99, dies_at: int = 99, most: int = 99) -> None:
+        super().__init__()
+        self.net, self.bright, self.dies_at, self.most = nets.small().float(), bright, dies_at, most
+        self.seen, self.sizes = 0, []
+
+    def forward(self, images):
+        self.seen += len(images)
+        self.sizes.append(len(images))
+        if self.seen > self.dies_at or float(images.max()) > self.bright:
+            raise RuntimeError("cannot do that")
+        if len(images) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.net(images)
+
+
+def picky(**options: int) -> Lens:
+    torch.manual_seed(0)
+    model = Picky(**options)
+    lens = Lens(model, blocks=["net.layer1", "net.layer2"], transform=Transform((64, 64)))
+    lens.classify(torch.zeros(1, 3, 64, 64))
+    model.seen, model.sizes = 0, []
+    return lens
+
+
+def tensors(count: int, *bright: int) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.rand(1, 3, 64, 64) + 10 * (number in bright) for number in range(count)]
+
+
+@pytest.mark.parametrize("bad", [(5,), (0, 7), (4, 5, 6, 7)])
+def test_an_exception_of_the_model_is_the_error_of_its_images(bad: tuple[int, ...]) -> None:
+    """Also if it hits a whole batch: an image that was fine before is fine still."""
+    seen = list(picky(bright=5).stream(tensors(10, *bad), batch_size=4))
+    assert [one.number for one in seen if one.error.endswith("RuntimeError: cannot do that")] == list(bad)
+    assert all(one.explanation is not None for one in seen if one.number not in bad)
+
+
+def test_an_exception_that_hits_every_image_is_raised_once() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(GamlensError, match="RuntimeError: cannot do that"):
+        list(picky(bright=5).stream(tensors(4, 0, 1, 2, 3), batch_size=2))
+    numbers = []
+    with pytest.raises(GamlensError, match="RuntimeError: cannot do that"):
+        numbers.extend(one.number for one in picky(dies_at=4).stream(tensors(8), batch_size=2))
+    assert numbers == [0, 1, 2, 3]
+    assert set(threading.enumerate()) == before
+
+
+def test_a_batch_that_needs_too_much_memory_is_made_smaller() -> None:
+    lens = picky(most=2)
+    assert [one.error for one in lens.stream(tensors(8), batch_size=8)] == [""] * 8
+    assert lens.model.sizes == [8, 4, 2, 2, 4, 2, 2]
+
+
+def test_a_tensor_with_a_graph_is_an_image_like_others(lens: Lens) -> None:
+    plain, leaf = tensors(2)
+    leaf.requires_grad_()
+    for items in ([plain, leaf], [leaf], [leaf * 2, plain]):
+        seen = list(lens.stream(items))
+        assert [one.error for one in seen] == [""] * len(items)
+        assert not any(one.explanation.maps.requires_grad for one in seen)
+    assert leaf.grad is None
+    assert not join([prepare(leaf, lens.transform)] * 2).batches[0].requires_grad
+
+
+def test_images_that_do_not_fit_into_one_batch_are_explained_alone() -> None:
+    def load(value):
+        ready = number(value)
+        return ready if value != 2 else replace(ready, batches=ready.batches * 2)
+
+    device = Device()
+    assert [one.explanation for one in device.stream(range(4), load, batch_size=4)] == [0, 1, 2, 3]
+    assert device.launched == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("where", ["model", "source", "decoding"])
+def test_an_interrupt_ends_the_stream_and_its_threads(where: str) -> None:
+    before = set(threading.enumerate())
+
+    def stop(here, value):
+        if here == where and value == 3:
+            raise KeyboardInterrupt
+        return value
+
+    device = Device()
+    explain = device.explain
+    device.explain = lambda ready: (stop("model", int(ready.batches[0].flatten()[-1])), explain(ready))[1]
+    source = (stop("source", value) for value in range(9))
+    with pytest.raises(KeyboardInterrupt):
+        list(device.stream(source, lambda value: number(stop("decoding", value))))
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_abandoned_stream_leaves_no_thread(begun: bool) -> None:
+    before = set(threading.enumerate())
+    results = Device().stream(itertools.count())
+    if begun:
+        next(results)
+    del results
+    assert set(threading.enumerate()) == before

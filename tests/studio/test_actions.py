@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 from studio_kit import LABELS, noise, small_lens
 
-from gamlens import Lens, methods
+from gamlens import GamlensError, Lens, methods
 from gamlens.render import COLORMAPS
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import OUTLINES, VIEWS, Controls
@@ -197,8 +198,9 @@ def test_messages(actions: Actions, photos: list[Path], tmp_path: Path) -> None:
     assert 'role="alert"' in answer.stage
     assert "Cannot read" in answer.stage
     assert "Drop a photo" in actions.set_photos("me", {"photo": None}, USUAL).stage
-    first, _ = actions.use_model("me", "smal", USUAL, USUAL)
-    assert "did you mean" in first.stage
+    refused = actions.use_model("me", actions.choose_model("me", "smal"), USUAL, USUAL)
+    assert "did you mean" in str(refused.notice)
+    assert refused.class_update is refused.pair_update is None
     same = noise(tmp_path / "same.png", seed=9)
     actions.set_photos("me", {"x": same}, USUAL)
     assert "Choose the similarity Dot." in actions.set_photos("me", {"y": same}, USUAL).stage
@@ -231,10 +233,80 @@ def test_another_model(photos: list[Path]) -> None:
     before = actions.set_photos("me", {"photo": photos[0]}, USUAL)
     actions.set_photos("me", {"x": photos[1]}, USUAL)
     actions.set_photos("me", {"y": photos[2]}, USUAL)
-    first, second = actions.use_model("me", "other", replace(USUAL, block="layer1"), replace(USUAL, n=4))
+    choice = actions.choose_model("me", " other ")
+    notice, first, second = actions.use_model("me", choice, replace(USUAL, block="layer1"), replace(USUAL, n=4))
+    assert first is not None
+    assert second is not None
+    assert notice == ""
     assert (len(before.blocks), first.blocks, second.blocks) == (3, ("layer2", "layer3"), ("layer2", "layer3"))
     assert "Why class" in first.stage
     assert len(sources(second.stage)) == 2
+
+
+class SlowModels(ModelCache):
+    """Models that load when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__({"small": small_lens()}, any_name=True)
+        self.slow: dict[str, Future[Lens]] = {}
+
+    def load(self, name: str, *, download: bool = False) -> Future[Lens]:
+        return self.slow.setdefault(name, Future()) if name not in self.given else super().load(name, download=download)
+
+
+def test_a_visitor_goes_on_while_a_model_loads(photos: list[Path]) -> None:
+    actions = Actions(models := SlowModels())
+    choice = actions.choose_model("me", "slow")
+    assert "Why thing" in actions.set_photos("me", {"photo": photos[0]}, USUAL).stage
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(actions.use_model, "me", choice, USUAL, USUAL)
+        assert "Why thing" in actions.set_photos("me", {"photo": photos[1]}, USUAL).stage
+        assert not waiting.done()
+        models.slow["slow"].set_result(Lens(small_lens().model, transform=small_lens().transform))
+        shown = waiting.result(20).class_update
+    assert shown is not None
+    assert "Why class" in shown.stage
+    assert actions.model("me") == ("slow", models.slow["slow"].result())
+    assert "Why class" in actions.set_photos("me", {"photo": photos[2]}, USUAL).stage
+
+
+def test_a_visitor_who_leaves_while_a_model_loads_stays_away() -> None:
+    actions = Actions(models := SlowModels())
+    choice = actions.choose_model("me", "slow")
+    actions.sessions.end("me")
+    models.slow["slow"].set_result(small_lens())
+    assert actions.use_model("me", choice, USUAL, USUAL) == (None, None, None)
+    assert len(actions.sessions) == 0
+
+
+def test_the_last_choice_counts() -> None:
+    actions = Actions(models := SlowModels())
+    early, late = actions.choose_model("me", "early"), actions.choose_model("me", "late")
+    models.slow["late"].set_result(small_lens())
+    assert actions.use_model("me", late, USUAL, USUAL).notice == ""
+    models.slow["early"].set_exception(GamlensError("too late"))
+    assert actions.use_model("me", early, USUAL, USUAL) == (None, None, None)
+    assert actions.model("me")[0] == "late"
+
+
+def test_a_download_is_asked_about_before_it_happens(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("gamlens.models.remote_weights._unreachable", lambda remote: "no network")
+    monkeypatch.setattr("torch.hub.download_url_to_file", lambda *_: pytest.fail("downloaded"))
+    actions = Actions(ModelCache({"small": small_lens()}, any_name=True))
+    actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    asked, *tabs = actions.use_model("me", actions.choose_model("me", "resnet18"), USUAL, USUAL)
+    assert "resnet18 would download about 45 MB from download.pytorch.org; it is not on this machine." in str(asked)
+    assert 'data-pick="resnet18"' in str(asked)
+    assert tabs == [None, None]
+    agreed = actions.use_model("me", actions.choose_model("me", "resnet18", download=True), USUAL, USUAL)
+    assert "cannot be reached (no network)" in str(agreed.notice)
+    assert actions.model("me")[0] == "small"
+    shared = Actions(ModelCache({"small": small_lens()}, any_name=False))
+    refused = shared.use_model("me", shared.choose_model("me", "resnet18", download=True), USUAL, USUAL)
+    assert "There is no model" in str(refused.notice)
 
 
 def test_notes(photos: list[Path]) -> None:

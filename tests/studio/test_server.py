@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -18,12 +19,13 @@ from studio_kit import noise, small_lens
 from typer.testing import CliRunner
 from visitor import Visitor, values
 
-from gamlens import GamlensError
+from gamlens import GamlensError, Lens
 from gamlens.cli import app
 from gamlens.studio import Studio, launch
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import Controls
 from gamlens.studio.model_cache import ModelCache
+from gamlens.studio.server import SERVER_THREADS
 from gamlens.studio.uploads import MOST_BYTES
 
 pytestmark = [
@@ -58,15 +60,41 @@ def test_another_model_from_the_page(tiny: Studio, tmp_path: Path) -> None:
     """A name that is not known leaves the visit with its model, and says what there is."""
     visitor = Visitor(tiny, "chooser")
     visitor.call("photo", [visitor.upload(noise(tmp_path / "b.png", seed=2)), *VALUES])
-    used, stage, *_ = visitor.call("use_model", ["efficientnet_lite9", *VALUES, *VALUES])
-    assert used == "small"
-    assert "There is no model &#39;efficientnet_lite9&#39;: did you mean" in stage
-    used, stage, _, block, *_ = visitor.call("use_model", ["efficientnet_lite0", *VALUES, *VALUES])
-    assert used == "efficientnet_lite0"
+
+    def use(name: str) -> list[Any]:
+        assert visitor.call("choose_model", [name])[1] == "small"
+        return visitor.call("use_model", [*VALUES, *VALUES])
+
+    assert "There is no model &#39;efficientnet_lite9&#39;: did you mean" in use("efficientnet_lite9")[0]
+    assert "given at the start" in use("/tmp/mine.py:build")[0]
+    notice, used, stage, _, block, *_ = use("efficientnet_lite0")
+    assert (notice, used) == ("", "efficientnet_lite0")
     assert "says efficientnet_lite0" in stage
     assert "bn2" in [name for name, _ in block["choices"]]
-    _, stage, *_ = visitor.call("use_model", ["/tmp/mine.py:build", *VALUES, *VALUES])
-    assert "given at the start" in stage
+
+
+def test_visitors_who_wait_for_a_model_take_no_place_of_others(
+    tiny: Studio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More visitors wait than the server has threads, and another one's photo is explained all the same."""
+    loading: Future[Lens] = Future()
+    real = tiny.actions.models.load
+    monkeypatch.setattr(
+        tiny.actions.models, "load", lambda name, **options: loading if name == "slow" else real(name, **options)
+    )
+    with ThreadPoolExecutor(SERVER_THREADS + 1) as pool:
+        waiting = [Visitor(tiny, f"waits {number}") for number in range(SERVER_THREADS + 1)]
+        for visitor in waiting:
+            assert "is being loaded" in visitor.call("choose_model", ["slow"])[0]
+        answers = [pool.submit(visitor.call, "use_model", [*VALUES, *VALUES]) for visitor in waiting]
+        other = Visitor(tiny, "goes on")
+        stage, *_ = other.call("photo", [other.upload(noise(tmp_path / "on.png", seed=4)), *VALUES])
+        assert "Why thing" in stage
+        assert not any(answer.done() for answer in answers)
+        loading.set_exception(GamlensError("It was not to be."))
+        assert all("It was not to be." in answer.result(60)[0] for answer in answers)
+    for visitor in waiting:
+        tiny.actions.sessions.end(visitor.session)
 
 
 def test_serves_no_file_but_its_own(tiny: Studio, tmp_path: Path) -> None:

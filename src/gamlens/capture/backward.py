@@ -17,6 +17,7 @@ from gamlens.errors import GamlensError
 
 IMAGES_TOGETHER = 64  # how many rows one batched backward has at most; it limits the memory
 ATTENTION = re.compile(r"attention|flash|xformers|sdp", re.IGNORECASE)
+IN_PLACE = re.compile(r"modified by an inplace operation")
 PROBE, PEAK, WIDEST, LARGEST_SCALE = 2.0**14, 2.0**6, 2.0**28, 2.0**15  # `_backward` explains them
 
 
@@ -41,8 +42,8 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
     if not score.requires_grad:
         raise GamlensError(
             "The score does not depend on the wanted blocks in a way that has a gradient: look for torch.no_grad() or "
-            ".detach() inside the model's forward or in the score function, or for an embedding= layer that runs "
-            "before these blocks."
+            ".detach() inside the model's forward or in the score function, for an embedding= layer that runs before "
+            "these blocks, or for a block that is a part of a tensor which the model changes in place (F.relu_(y[:2]))."
         )
     blocks: list[Tensor] = []
     last: list[Tensor] = []
@@ -77,6 +78,12 @@ def _hint(error: RuntimeError) -> str:
             "An attention kernel of this model has no backward here. Switch to the plain one: in timm "
             "timm.layers.set_fused_attn(False) before the model is built, in transformers "
             "attn_implementation='eager', in torch run inside torch.nn.attention.sdpa_kernel(SDPBackend.MATH)."
+        )
+    if IN_PLACE.search(str(error)):
+        return (
+            "Were weights changed since the forward? Then trace the images again. If not, the model changes a tensor "
+            "in place that its backward needs: replace the in-place call (such as F.relu_(y), y.mul_(2) or "
+            "inplace=True) by one that makes a new tensor, or take a smaller n, so that all blocks lie after it."
         )
     if isinstance(error, torch.OutOfMemoryError):
         return "Give fewer images at a time (batch_size=), or a smaller n (fewer blocks)."

@@ -91,15 +91,20 @@ class ActivationStore:
         self.points, self.embedding_point, self.grids, self.graph = points, embedding_point, grids or {}, graph
         self.wanted = [*points, embedding_point] if embedding_point is not None else [*points]
         self.blocks: dict[str, Tensor] = {}
+        self.versions: dict[str, int | None] = {}  # torch's count of changes of each block, as it was when kept
         self.embedding: Tensor | None = None
 
-    def take(self, point: LayerPoint, tensor: Tensor) -> Tensor:
-        """Keep the tensor. The network goes on with a copy, so that a layer that works in place cannot change it."""
+    def take(self, point: LayerPoint, tensor: Tensor, in_place: bool) -> Tensor:
+        """Keep the tensor. The network goes on with a copy, so that a layer that works in place cannot change it.
+
+        If the tensor was made in place, the network may go on with `tensor` itself. A copy of it is then kept, and
+        where the graph begins, the copy is written back, so that `tensor` depends on it from here on.
+        """
         if point == self.embedding_point and self.embedding is not None:
             raise GamlensError(f"The embedding layer {point.name!r} ran twice in one forward: name another one.")
         if point not in self.points:
-            self.embedding = tensor
-            return tensor.clone()
+            self.embedding = tensor.clone()
+            return tensor
         if point.name in self.blocks:
             raise GamlensError(
                 f"Block {point.name!r} runs more than once in one forward, so it has no single activation: "
@@ -108,22 +113,30 @@ class ActivationStore:
         check_shape(point.name, tensor, self.grids.get(point.name))
         if self.graph:
             torch.set_grad_enabled(True)  # the hook runs inside the forward: all that follows this block is recorded
-            kept = tensor if tensor.requires_grad else tensor.detach().requires_grad_(True)
-        else:
-            kept = tensor.detach()
+        apart = in_place and not (self.graph and tensor.requires_grad)  # a graph that exists already stays as it is
+        kept = tensor if self.graph and tensor.requires_grad else tensor.detach()
+        kept = kept.clone() if apart else kept
+        kept = kept.requires_grad_(True) if self.graph and not kept.requires_grad else kept
         self.blocks[point.name] = kept
-        copy = kept.clone()
+        self.versions[point.name] = None if kept.is_inference() else kept._version
         if point == self.embedding_point:
-            self.embedding = copy
-        return copy
+            self.embedding = kept
+        return _written_back(kept, tensor) if apart else kept.clone()
 
     def check_complete(self) -> None:
-        """Raise an error that names the first wanted tensor that was not found, if there is one."""
+        """Raise an error that names the first wanted tensor that was not found or was changed, if there is one."""
         for point in self.points:
             if point.name not in self.blocks:
                 raise GamlensError(
                     f"Block {point.name!r} did not run in this forward: name one that the model calls, "
                     "as `lens.blocks` or `gamlens blocks` list them."
+                )
+            version = self.versions[point.name]
+            if version is not None and self.blocks[point.name]._version != version:
+                raise GamlensError(
+                    f"The model changed block {point.name!r} in place after it was read, so its activation is lost: "
+                    "name another block (blocks=), or replace the in-place call after it (such as F.relu_(y), "
+                    "y.add_(...) or y *= 2) by one that makes a new tensor (y = F.relu(y))."
                 )
         if self.embedding_point is not None and self.embedding is None:
             name = self.embedding_point.name
@@ -173,6 +186,19 @@ def run_forward(
         grids=store.grids,
         has_graph=graph,
     )
+
+
+def _written_back(kept: Tensor, tensor: Tensor) -> Tensor:
+    """Make `tensor` depend on `kept`, which has the same values, and return the tensor that the network goes on with.
+
+    torch allows no such change of a view that was made without a graph. The network then goes on with a copy.
+    """
+    if not kept.requires_grad:
+        return tensor
+    try:
+        return tensor.copy_(kept)
+    except RuntimeError:
+        return kept.clone()
 
 
 def check_shape(name: str, tensor: Tensor, grid: TokenGrid | None) -> None:

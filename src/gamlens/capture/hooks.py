@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from gamlens.capture.layer_points import OUTPUT, LayerPoint, function_name, only_tensor, tensors
 from gamlens.errors import GamlensError
 
-Take = Callable[[LayerPoint, Tensor], Tensor]
+Take = Callable[[LayerPoint, Tensor, bool], Tensor]
 
 
 class TensorTap(TorchFunctionMode):
@@ -27,7 +27,9 @@ class TensorTap(TorchFunctionMode):
     Args:
         model: The network.
         wanted: The names of the tensors.
-        take: Called as take(point, tensor) for each of them; the network continues with the tensor that it returns.
+        take: Called as take(point, tensor, in_place) for each of them, and the network is given the tensor that it
+            returns. `in_place` says that `tensor` is an argument that the layer or function wrote to: the network may
+            then ignore what is returned, as in `F.relu_(y)`, and continue with `tensor` itself.
     """
 
     def __init__(self, model: nn.Module, wanted: Sequence[LayerPoint], take: Take) -> None:
@@ -79,7 +81,7 @@ class TensorTap(TorchFunctionMode):
             value = args[0] if key is None else kwargs[key]
             for point in points:
                 _check_tensor(value, point)
-                value = self.take(point, value)
+                value = self.take(point, value, False)
             return ((value, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: value})
 
         return hook
@@ -92,10 +94,11 @@ class TensorTap(TorchFunctionMode):
                 return None
             wrapped = isinstance(output, tuple) and only_tensor(output) is not None
             start = value = output[0] if wrapped else output
+            in_place = bool(args) and value is args[0] and getattr(module, "inplace", False) is True
             for point in points:
                 _check_tensor(value, point)
                 if not point.chain:
-                    value = self.take(point, value)
+                    value = self.take(point, value, in_place)
             for point in points:
                 if point.chain:
                     self._follow(value, point)
@@ -128,7 +131,7 @@ class TensorTap(TorchFunctionMode):
             if step + 1 < len(point.chain):
                 self.pending.append((result, point, step + 1))
             else:
-                result = self.take(point, result)
+                result = self.take(point, result, id(result) in read)
         return result
 
 

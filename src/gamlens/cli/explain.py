@@ -6,13 +6,14 @@ from typing import Annotated, Any
 from rich.text import Text
 from typer import Argument, Option
 
-from gamlens import METHODS, Explanation, GamlensError, PairExplanation, render
+from gamlens import METHODS, Explanation, GamlensError, PairExplanation
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.cli.measured_layout import measure_layout
 from gamlens.explanation import file_stem
+from gamlens.files import claimed
 from gamlens.report import classified_files as work
-from gamlens.report.image_files import find_images
+from gamlens.report.image_files import PAGE_FILE, find_images
 from gamlens.scores import CLASS_SCORES
 
 SCORE_HELP = (
@@ -40,6 +41,9 @@ def classify(
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
     out: options.MapsFolder = Path("gamlens-out"),
+    fresh: Annotated[
+        bool, Option("--fresh", help="Start over, if a command that was interrupted left its notes in the folder.")
+    ] = False,
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
 ) -> None:
@@ -50,24 +54,21 @@ def classify(
     results: list[work.FileResult] = []
     how = work.ClassifyOptions(wanted, method, n, fuse, score)
     failed = 0
+    read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
+    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
     with ItemProgress("explaining", len(found)) as progress:
-        for result in work.classify_files(lens, found, how, out=out):
+        for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)
             failed += bool(result.error)
             progress(len(results), failed)
             if result.error:
                 tell("error", result.error, "bold red")
-    index = out / "index.html"
-    if failed < len(results):
-        read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
-        lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
-        render.write(work.classified_page(results, title="Why this class?", lead=lead), index)
     if json_:
         say_json([result.record for result in results])
     else:
         _show_classes(results)
         if failed < len(results):
-            say(f"Pictures, maps and JSON are in {out}; open {index}")
+            say(f"Pictures, maps and JSON are in {out}; open {out / PAGE_FILE}")
     if failed:
         exit_with_failures(f"{failed} of {len(results)} files could not be explained.")
 
@@ -104,19 +105,20 @@ def compare(
         )
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     result: Explanation | PairExplanation
-    if b is None:
-        score, name = "cosine", file_stem(Path(a).stem)
-        result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
-        rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
-        found: dict[str, Any] = {"captions": [{"text": name, "score": value, "box": box} for name, value, box in rows]}
-    else:
-        name = f"{file_stem(Path(a).stem)}-{file_stem(Path(b).stem)}"
-        result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
-        boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
-        rows = [(Path(b).name, float(result.scores[0]), boxes)]
-        found = {"y": b, "score": rows[0][1], "boxes": boxes}
-    place = out / name
-    written = result.save(str(place))
+    place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
+    with claimed(place):
+        if b is None:
+            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
+            score = result.about["score"]
+            rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
+            captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
+            found: dict[str, Any] = {"captions": captions}
+        else:
+            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
+            boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
+            rows = [(Path(b).name, float(result.scores[0]), boxes)]
+            found = {"y": b, "score": rows[0][1], "boxes": boxes}
+        written = result.save(str(place))
     if json_:
         say_json({"x": a, **found, "folder": str(place), "about": dict(result.about)})
         return

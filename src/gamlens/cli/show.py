@@ -19,6 +19,7 @@ from gamlens.evaluation.table_files import comma_separated, latex, markdown, wri
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
 from gamlens.studio import launch
+from gamlens.studio.security import is_loopback
 
 FIGURE_HELP = "The figure to make:\n\n" + "\n\n".join(
     f"{name}: {figure.about}" for name, figure in figures.FIGURES.items()
@@ -172,10 +173,12 @@ def figure(
         examples = figures.from_dataset(dataset, lens, takes=takes, count=count, items=item or ())
     else:
         examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
+    place = out or Path(f"{name}.png")
+    masked = [] if masks is None else [masks / f"{Path(example.image).stem}.png" for example in examples]
+    figures.check_place(place, [*(example.image for example in examples), *masked])
     request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold)
     grid = figures.make(name, request)
     picture = render.typeset(grid, inches=width, dpi=dpi)
-    place = out or Path(f"{name}.png")
     figures.save(picture, place, dpi=dpi, palette=palette)
     inches = f"{picture.width / dpi:.2f} x {picture.height / dpi:.2f} in at {dpi} dpi"
     say(f"{place}  {picture.width} x {picture.height} px, {inches}")
@@ -209,7 +212,7 @@ def studio(
         ),
     ] = None,
     host: Annotated[
-        str, Option(help="The address to listen on. 0.0.0.0 lets other machines open the page.")
+        str, Option(help="The address to listen on. 0.0.0.0 (IPv4) or :: (IPv6) lets other machines open the page.")
     ] = "127.0.0.1",
     port: Annotated[
         int | None, Option(help="The port to listen on. By default the first free one from 7860.", min=1, max=65535)
@@ -230,7 +233,7 @@ def studio(
     user, _, password = (auth or "").partition(":")
     if auth is not None and not (user and password):
         raise GamlensError("--auth takes USER:PASSWORD, both not empty, such as --auth ann:secret.")
-    if host == "0.0.0.0" and auth is None:
+    if not is_loopback(host.strip("[]")) and auth is None:
         note("Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.")
     with out_console.status("Loading the model and starting the page"):
         named = _studio_models(model or [options.DEFAULT_MODEL], weights or [])

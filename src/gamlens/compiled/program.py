@@ -174,6 +174,8 @@ def build(
         marks = {node.args[1]: node for node in graph.nodes if node.target is MARK}
         if len(marks) != sum(node.target is MARK for node in graph.nodes) or set(marks) != set(range(len(wanted))):
             raise Unsupported("a wanted block does not run exactly once")
+        if not all(marks[number].users for number in cuts):
+            raise Unsupported("a wanted block is changed in place, and the value that this returns is not used")
         workshop = derive_weights(graph, held, precision)
         trunk = {node for node, number in split.stages(graph, cuts, held).items() if number == 0}
         if _has_fused_kernels(batch):

@@ -32,7 +32,7 @@ def trace(model: nn.Module, batch: Tensor, wanted: list[LayerPoint]) -> Exported
     """
     several = len(batch) > 1
     example = torch.zeros_like(batch[:1]).repeat(1 + several, 1, 1, 1)
-    reader = TensorTap(model, wanted, lambda point, tensor: MARK(tensor, wanted.index(point)))
+    reader = TensorTap(model, wanted, lambda point, tensor, in_place: MARK(tensor, wanted.index(point)))
     free = ({0: Dim.AUTO},) if several else None
     with reader.attached(), torch.enable_grad(), _without_functions(), warnings.catch_warnings(action="ignore"):
         warnings.filterwarnings("error", message=".*assigned during export")

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from gamlens.data import reading
+from gamlens.data.plausible import check_pixels
 from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError, reworded
 
 Note = Mapping[str, Any]
+BEYOND = 4  # how many times the larger side of its image a coordinate may be, and its outline the number of pixels
+AS_PUBLISHED = "use an instances_*.json as published."
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,32 @@ class InstanceMask:
         coder = reading.import_extra("pycocotools.mask", "Reading COCO masks")
         union = np.zeros(self.size, dtype=bool)
         for shape in filter(None, (note["segmentation"] for note in notes)):
-            raw = isinstance(shape, list) or isinstance(shape["counts"], list)
-            codes = coder.frPyObjects(shape, *self.size) if raw else shape
-            union |= coder.decode(coder.merge(codes) if isinstance(codes, list) else codes).astype(bool)
+            with reworded(f"Cannot read a mask of image {self.image_id} in {self.file!r}", todo=f". {AS_PUBLISHED}"):
+                _check_shape(shape, self.size)
+                raw = isinstance(shape, list) or isinstance(shape["counts"], list)
+                codes = coder.frPyObjects(shape, *self.size) if raw else shape
+                union |= coder.decode(coder.merge(codes) if isinstance(codes, list) else codes).astype(bool)
         return union
+
+
+def _check_shape(shape: Any, size: tuple[int, int]) -> None:
+    """Raise a ValueError if a segmentation does not belong to an image of `size` (H,W).
+
+    pycocotools allocates what a segmentation asks for. That is the size of run lengths, and, for polygons, some numbers
+    per pixel of their outline.
+    """
+    height, width = size
+    if not isinstance(shape, list):
+        if list(shape["size"]) != [height, width]:
+            raise ValueError(f"it is of the size {shape['size']}, its image of {[height, width]}")
+        return
+    for polygon in shape:
+        points = np.asarray(polygon, dtype=np.float64)[: len(polygon) // 2 * 2].reshape(-1, 2)
+        if not (np.abs(points) <= BEYOND * max(size)).all():  # also where a number is NaN
+            raise ValueError(f"a polygon reaches far beyond its image of {width} x {height} pixels")
+        outline = np.abs(points - np.roll(points, 1, axis=0)).max(axis=1, initial=0.0).sum()
+        if outline > BEYOND * (height + 1) * (width + 1):
+            raise ValueError(f"the outline of a polygon is {outline:.0f} pixels long, longer than the image has pixels")
 
 
 def coco(root: AnyPath, *, split: str | None = None, limit: int | None = None) -> Dataset:
@@ -94,7 +119,7 @@ def _sample(image: Note, images: Path, file: Path, instances: _Instances) -> Sam
     for note in instances.notes(image["id"], crowd=False):
         x, y, width, height = map(float, note["bbox"])
         boxes.append(Box(note["label"], x, y, x + width, y + height))
-    size = (int(image["height"]), int(image["width"]))
+    size = (image["height"], image["width"])
     mask = InstanceMask(str(file), image["id"], size)
     name = str(image["file_name"])
     return Sample(Path(name).stem, str(images / name), labels_of(boxes), tuple(boxes), size, mask)
@@ -111,8 +136,8 @@ def _instances(file: str) -> _Instances:
 def _read(file: str, changed: int) -> _Instances:
     """Read and check an annotation file; `changed` is its time stamp, so that a rewritten file is read again."""
     contents = reading.read_json(Path(file))
-    todo = ". Expected categories, images and annotations with bbox and segmentation: use an instances_*.json."
-    errors = (KeyError, TypeError, ValueError, AttributeError)
+    todo = f". Expected categories, images and annotations with bbox and segmentation: {AS_PUBLISHED}"
+    errors = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
     with reworded(f"{file!r} is not a COCO instances file", *errors, todo=todo):
         categories = sorted(contents["categories"], key=lambda category: int(category["id"]))
         labels = {category["id"]: number for number, category in enumerate(categories)}
@@ -126,5 +151,8 @@ def _read(file: str, changed: int) -> _Instances:
         by_image = {image["id"]: grouped[image["id"]] for image in images}
         if not all({"file_name", "height", "width"} <= image.keys() for image in images):
             raise ValueError("an image has no file_name, height or width")
+        for image in images:
+            image.update(height=int(image["height"]), width=int(image["width"]))
+            check_pixels(image["height"], image["width"], f"The image {image['file_name']!r} in {file!r}")
         names = tuple(str(category["name"]) for category in categories)
     return _Instances(names, images, by_image)

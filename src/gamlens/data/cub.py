@@ -25,7 +25,6 @@ from gamlens.data import reading
 from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Mask, Sample
 from gamlens.errors import GamlensError, Registry
-from gamlens.inputs.images import open_image
 
 Value = TypeVar("Value")
 FOLDER = "CUB_200_2011"
@@ -55,8 +54,7 @@ class VoteMask:
     size: tuple[int, int] | None
 
     def read(self, label: int) -> Mask:
-        with reading.read_as("a mask", self.path, OSError, SyntaxError, ValueError), open_image(self.path) as image:
-            mode, votes = image.mode, np.asarray(image.convert("L"))
+        mode, votes = reading.mask_pixels(self.path, "L")
         if mode not in VOTE_MODES:
             raise GamlensError(f"The mask {self.path!r} is {mode}, not grey of 8 bits: use segmentations as published.")
         if self.size is not None and votes.shape != self.size:

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gamlens.data.plausible import check_expansion
 from gamlens.data.reading import AnyPath, import_extra, read_as
 from gamlens.errors import GamlensError, near, warn
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 SPLITS = {"train": "train", "test": "t10k"}
 GZIP = b"\x1f\x8b"
+MOST_SIDES = 8  # how many dimensions an array may have; those of MNIST have one or three
 
 
 def mnist(root: AnyPath | None = None, *, split: str = "test") -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -46,21 +49,26 @@ def has_mnist(root: AnyPath, *, split: str = "test") -> bool:
 
 def read_idx(path: AnyPath) -> NDArray[Any]:
     """The array in an idx file, gzipped or not."""
-    with read_as("an idx file", path, OSError, EOFError, zlib.error):
-        data = Path(path).read_bytes()
-        data = gzip.decompress(data) if data[:2] == GZIP else data
-    if len(data) < 4 or data[:2] != b"\x00\x00" or data[2] not in TYPES or len(data) < 4 + 4 * data[3]:
-        raise GamlensError(f"{str(path)!r} is not an idx file: it begins with {data[:4].hex() or 'nothing'}.")
-    start = 4 + 4 * data[3]
-    shape = tuple(int(side) for side in np.frombuffer(data, ">u4", count=data[3], offset=4))
-    kind = np.dtype(TYPES[data[2]])
-    expected = start + kind.itemsize * math.prod(shape)
+    with read_as("an idx file", path, OSError, EOFError, zlib.error), open(path, "rb") as raw:
+        packed = raw.read(2) == GZIP
+        raw.seek(0)
+        with gzip.open(raw) if packed else raw as file:
+            head = file.read(4)
+            known = len(head) == 4 and head[:2] == b"\x00\x00" and head[2] in TYPES and head[3] <= MOST_SIDES
+            sides = file.read(4 * head[3]) if known else b""
+            if not known or len(sides) != 4 * head[3]:
+                raise GamlensError(f"{str(path)!r} is not an idx file: it begins with {head.hex() or 'nothing'}.")
+            shape, kind = tuple(int(side) for side in np.frombuffer(sides, ">u4")), np.dtype(TYPES[head[2]])
+            expected = kind.itemsize * math.prod(shape)
+            check_expansion(repr(str(path)), expected, os.path.getsize(path))
+            data = file.read(expected + 1)
     if len(data) != expected:
+        found = "more" if len(data) > expected else str(len(data))
         raise GamlensError(
-            f"{str(path)!r} is cut or padded: {shape} of {kind.name} takes {expected} bytes, found {len(data)}. "
+            f"{str(path)!r} is cut or padded: {shape} of {kind.name} takes {expected} bytes, found {found}. "
             "Download it again."
         )
-    return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="))
+    return np.frombuffer(data, kind).reshape(shape).astype(kind.newbyteorder("="))
 
 
 def _find(root: Path, split: str) -> list[Path | None]:

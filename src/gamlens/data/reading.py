@@ -14,8 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from gamlens.data.plausible import check_pixels
 from gamlens.data.sample import Box
 from gamlens.errors import GamlensError, Registry, attempt, near, reworded
 from gamlens.files import check_plain
@@ -157,6 +160,14 @@ def image_size(path: AnyPath) -> tuple[int, int]:
     return (width, height) if turned else (height, width)
 
 
+def mask_pixels(path: AnyPath, convert: str | None = None) -> tuple[str, NDArray[Any]]:
+    """Decode a mask file: Pillow's mode of the file, and its values (H,W), converted to the mode `convert` if given."""
+    errors = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+    with read_as("a mask", path, *errors), open_image(path) as image:
+        check_pixels(image.height, image.width, f"The mask {str(path)!r}")
+        return image.mode, np.asarray(image.convert(convert) if convert else image)
+
+
 def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
     """Return `image_size`, or None if the file cannot be read: the error is raised later, when its pixels are read."""
     size = attempt(image_size, path)
@@ -164,7 +175,10 @@ def size_if_readable(path: AnyPath) -> tuple[int, int] | None:
 
 
 def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractContextManager[None]:
-    """A context that turns errors of these types into a GamlensError that says: cannot read this file as `kind`."""
+    """A context that turns errors of these types into a GamlensError that says: cannot read this file as `kind`.
+
+    A pipe or a device is an error, too: reading it may never end.
+    """
     if not os.path.exists(path):
         raise GamlensError(f"There is no file {str(path)!r}: check the path.")
     check_plain(path)
@@ -214,14 +228,21 @@ def lines_by_id(path: Path, columns: str, convert: Callable[[str], Entry]) -> Re
 
 def read_json(path: Path) -> Any:
     """The contents of a JSON file."""
-    with read_as("JSON", path, json.JSONDecodeError):
+    with read_as("JSON", path, ValueError, RecursionError):  # numbers of too many digits, lists in lists in lists ...
         return json.loads(text(path))
 
 
 def read_xml(path: Path) -> Annotation:
-    """Read an annotation in VOC's XML format. Its numbers are kept unchanged, whether they count from 0 or from 1."""
-    with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError):
-        tree = ElementTree.parse(path).getroot()
+    """Read an annotation in VOC's XML format. Its numbers are kept unchanged, whether they count from 0 or from 1.
+
+    XML can define entities that stand for each other many times over, so that a small file expands to gigabytes.
+    Annotations have none.
+    """
+    with read_as("an annotation", path, ElementTree.ParseError, OSError, ValueError, ArithmeticError):
+        contents = path.read_bytes()
+        if b"<!ENTITY" in contents.replace(b"\0", b""):  # in UTF-16, there are zeros between the letters
+            raise ValueError("it defines entities, which an annotation does not need")
+        tree = ElementTree.fromstring(contents)
         height, width = (int(float(tree.findtext(f"size/{side}", "0"))) for side in ("height", "width"))
         objects = tuple(
             ((thing.findtext("name") or "").strip(), tuple(_number(thing, f"bndbox/{side}") for side in CORNERS))

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gamlens.data.plausible import read_parquet
 from gamlens.data.reading import AnyPath, cut, import_extra, read_as, rows, size_if_readable
 from gamlens.data.sample import Box, Dataset, Sample
 from gamlens.errors import GamlensError
 
 BOX_COLUMNS = ("x0", "y0", "x1", "y1")
+READ_COLUMNS = ("path", "label", "split", *BOX_COLUMNS)  # other columns of a Parquet file are not read
 TableRow = Mapping[str, Any]
 MOST_CLASS_NAMES = 10**6  # every class index has a name in memory
 
@@ -72,8 +74,8 @@ def _csv(path: Path) -> tuple[list[str], list[TableRow]]:
 def _parquet(path: Path) -> tuple[list[str], list[TableRow]]:
     reader = import_extra("pyarrow.parquet", "Reading Parquet")
     with read_as("Parquet", path, OSError, ValueError):  # pyarrow's own errors are both
-        contents = reader.read_table(str(path), partitioning=None)
-        return list(contents.column_names), list(contents.to_pylist())
+        names, columns = read_parquet(reader, str(path), repr(str(path)), path.stat().st_size, READ_COLUMNS)
+        return names, [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
 def _labels(cells: Sequence[Any], path: Path) -> tuple[list[int | None], tuple[str, ...]]:

@@ -12,7 +12,6 @@ from gamlens.data.class_names import VOC_CLASSES
 from gamlens.data.reading import Annotation, AnyPath
 from gamlens.data.sample import Dataset, Mask, Sample, labels_of
 from gamlens.errors import GamlensError, near
-from gamlens.inputs.images import open_image
 
 VOC_INDEX = {name: number for number, name in enumerate(VOC_CLASSES)}
 VOID = 255
@@ -26,8 +25,7 @@ class PaletteMask:
 
     def values(self) -> NDArray[Any]:
         """The palette indices (H,W)."""
-        with reading.read_as("a mask", self.path, OSError, SyntaxError, ValueError), open_image(self.path) as image:
-            mode, values = image.mode, np.asarray(image)
+        mode, values = reading.mask_pixels(self.path)
         if mode not in ("P", "L"):
             raise GamlensError(
                 f"The mask {self.path!r} is {mode}, not a palette PNG of class indices: use the files of "

@@ -34,12 +34,18 @@ class Job:
         encode: Turns the rows of a chunk into the contents of its file; picklable, too.
         chunk: The number of items per chunk.
         batch: The number of items per batch.
+        name: The name of an item, for the record of its part; picklable, too.
     """
 
     make: Callable[[], Worker]
     encode: Callable[[Sequence[ResultRow]], bytes]
     chunk: int
     batch: int
+    name: Callable[[Any], str] = str
+
+    def names(self, items: Sequence[Any]) -> list[str]:
+        """The names of items."""
+        return [self.name(item) for item in items]
 
     def unwritten(self, items: Sequence[Any], folder: RunFolder) -> dict[int, Sequence[Any]]:
         """The chunks that have no file in the run folder yet: {chunk number: items}."""
@@ -83,6 +89,6 @@ def run_local(job: Job, items: Sequence[Any], folder: RunFolder, *, workers: int
         rows += worker.work(loaded)
         worked += len(batch)
         if worked == len(chunks[number]):
-            folder.write(number, job.encode(rows))
+            folder.write(number, job.encode(rows), job.names(chunks[number]))
             yield Done(number, worked, count_errors(rows))
             rows, worked = [], 0

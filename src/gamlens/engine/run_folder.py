@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
+import itertools
 import json
-import os
-import socket
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from gamlens.engine import part_files
+from gamlens.engine.folder_lock import LOCK, FolderLock, check_lock
+from gamlens.engine.json_objects import parse_object
+from gamlens.engine.part_files import MANIFEST, PARTS_FOLDER, RECORDS, PartRecord, PartWriter, number_of, part_name
 from gamlens.engine.store import Store
 from gamlens.errors import GamlensError
-from gamlens.files import no_folder
 
-RUN, DONE, PARTS_FOLDER, LOCK = "run.json", "done.json", "parts", ".lock"
-STALE = 300.0  # seconds after which the lock of a remote folder expires
-FREE = ("command",)  # keys of run.json that may differ when a run is continued
+RUN, DONE = "run.json", "done.json"
+FREE = ("command", "threads")  # keys of run.json that may differ when a run is continued
 # Two more keys of run.json: where the images are, and a hash of them. The place may differ if the hashes are equal.
 PLACE, CONTENTS = "root", "images_sha256"
+AGAIN = "Give the command that made the run again: it measures what is missing or damaged, and keeps the rest"
+AFRESH = "start over with --fresh, or delete that folder"
+
+CheckPart = Callable[[int, bytes], str]  # (chunk, contents): what is wrong with a part, or ""
 
 
 class RunFolder:
     """A run folder with run.json (the configuration), parts/ (one file per finished chunk) and done.json (the summary).
+
+    Beside them, `part_files` keeps records of the parts, so that a part that is missing, damaged or replaced is found.
+    Other files in the folder and in parts/ are ignored and never deleted.
+
+    At the end of a run, manifest.json is written first, then done.json; then records/ is deleted. `drop`
+    deletes done.json first, then damaged parts. So a run that has a done.json was finished, and a process that is
+    killed at any moment leaves a folder in which the same command continues.
 
     As a context manager it locks the folder, so that one process at a time works in it. Entering a folder whose parts
     were made with another configuration is an error.
 
     Args:
         place: A folder, or a URI such as s3://bucket/run.
-        about: The configuration of the run, which must be JSON.
+        about: The configuration of the run, which must be JSON. Its entry "chunks" is the number of parts.
         suffix: The suffix of the files in parts/.
         fresh: Whether to delete the run that the folder holds.
     """
@@ -38,34 +49,59 @@ class RunFolder:
     def __init__(self, place: str | Path, about: Mapping[str, Any], *, suffix: str, fresh: bool = False) -> None:
         self.store, self.about, self.suffix = Store(place), dict(about), suffix
         self._fresh = fresh
-        self._lock: IO[str] | None = None
-        self._beat = 0.0
+        self._lock = FolderLock(self.store)
+        self._records: dict[int, PartRecord] = {}
+        self._run = _identity(self.about)
 
     @classmethod
-    def finished(cls, place: str | Path, *, make: str) -> RunFolder:
-        """Open a finished run for reading. `make` is the command that makes such a run, for the error message."""
+    def finished(cls, place: str | Path, *, suffix: str, make: str) -> RunFolder:
+        """Open a finished run for reading. `make` is the command that makes such a run, for the error message.
+
+        A run that is not finished, or a part that is missing, is an error; damaged parts are found by `parts`.
+        """
         store = Store(place)
-        about, parts = _json(store, RUN), store.names(PARTS_FOLDER)
+        about = _json(store, RUN, f"restore it, or {AFRESH}")
         if about is None:
             raise GamlensError(f"{str(place)!r} is not a run: {RUN} is missing. Make one: {make}.")
-        if _json(store, DONE) is None:
+        folder = cls(place, about, suffix=suffix)
+        parts = folder.written()
+        if _json(store, DONE, AGAIN.lower()) is None:
             raise GamlensError(
                 f"The run in {str(place)!r} is not finished: {len(parts)} of {about.get('chunks', '?')} parts are "
                 "there. Run the command that made it again: it continues where it stopped."
             )
-        return cls(place, about, suffix=Path(parts[0]).suffix if parts else "")
+        records = part_files.read_manifest(store, folder._run)
+        if isinstance(records, str):
+            raise GamlensError(f"{MANIFEST!r} in {store.place!r} cannot be read: {records}. {AGAIN}.")
+        folder._records = dict(enumerate(records or ()))
+        expected = len(records or ()) if folder.chunks is None else folder.chunks
+        if records is not None and len(records) != expected:
+            raise GamlensError(f"{MANIFEST!r} in {store.place!r} has {len(records)} parts of {expected}. {AGAIN}.")
+        folder._check_missing(expected)
+        return folder
+
+    @property
+    def chunks(self) -> int | None:
+        """How many parts the whole run has, by its configuration; None if that does not say."""
+        found = self.about.get("chunks")
+        return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records of the parts. Runs of early versions have none."""
+        return bool(self._records)
 
     def __enter__(self) -> RunFolder:
-        self._take_lock()
+        self._lock.take()
         try:
             if self._fresh:
-                self._clear()
-            known, parts = _json(self.store, RUN), self.store.names(PARTS_FOLDER)
+                self.clear()
+            for folder in ("", PARTS_FOLDER, RECORDS):
+                self.store.sweep(folder, self._is_ours)
+            known, parts = _json(self.store, RUN, f"restore it, or {AFRESH}"), self.written()
             if known is None:
                 if parts:
-                    raise GamlensError(
-                        f"{self.store.place!r} has parts of a run but no {RUN}: start over with --fresh."
-                    )
+                    raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: {AFRESH}.")
                 self._describe(self.about)
             elif (differing := _differences(known, self.about)) and known.keys() == self.about.keys() and not parts:
                 # Another configuration, but nothing was measured with it yet: replace it.
@@ -79,125 +115,167 @@ class RunFolder:
                     f"{self.store.place!r} holds another run: {differing}. Nothing was changed: "
                     "choose another folder, or replace that run with --fresh."
                 )
-            self.store.sweep(PARTS_FOLDER)
+            else:
+                self._run = _identity(known)
+            self._records = part_files.read_records(self.store, self._run)
+            self._writer = self.writer()
         except BaseException:
-            self._free_lock()
+            self._lock.free()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._free_lock()
+        self._lock.free()
 
     def written(self) -> set[int]:
         """The numbers of the finished chunks."""
-        return {int(Path(name).stem) for name in self.store.names(PARTS_FOLDER) if Path(name).stem.isdigit()}
+        found = part_files.part_numbers(self.store, PARTS_FOLDER, self.suffix)
+        return {number for number in found if self.chunks is None or number < self.chunks}
 
-    def write(self, chunk: int, contents: bytes) -> None:
-        self.store.write(part_name(chunk, self.suffix), contents)
-        self.beat()
+    def writer(self) -> PartWriter:
+        """The writer of this run's parts, for any process on any machine that can write to the folder."""
+        local = self.store.local
+        place = self.store.place if local is None else str(local.absolute())  # workers start in other directories
+        return PartWriter(place, self.suffix, self._run, self._lock.token)
+
+    def write(self, chunk: int, contents: bytes, names: Sequence[str] = ()) -> None:
+        """Write the part of a chunk; `names` are those of its items."""
+        self._records[chunk] = self._writer.write(chunk, contents, names)
 
     def part(self, chunk: int) -> bytes:
         """The contents of one finished chunk."""
         contents = self.store.read(part_name(chunk, self.suffix))
         if contents is None:
-            raise GamlensError(f"Part {chunk} of {self.store.place!r} is missing: run the command again with --fresh.")
+            raise self.damaged(chunk, "the file is missing")
+        if (record := self._records.get(chunk)) is not None and (problem := record.problem(contents)):
+            raise self.damaged(chunk, problem)
         return contents
 
     def parts(self) -> Iterator[bytes]:
-        """The contents of the finished chunks, in order."""
-        for name in self.store.names(PARTS_FOLDER):
-            contents = self.store.read(f"{PARTS_FOLDER}/{name}")
-            if contents is not None:
-                yield contents
+        """The contents of the finished chunks, in order. A damaged one is an error."""
+        written = sorted(self.written())
+        self._learn(written)
+        return (self.part(chunk) for chunk in written)
+
+    def find_damaged(
+        self, check: CheckPart = lambda chunk, contents: "", *, names: Sequence[Sequence[str]] | None = None
+    ) -> dict[int, str]:
+        """Find the parts that are damaged: {chunk: what is wrong}. In a finished run, a missing part is one of them.
+
+        Args:
+            check: Checks the contents of every part that has the size and sha256 of its record, or has no record.
+            names: The names of the items of each chunk. Parts without a record are given one with these names.
+        """
+        found: dict[int, str] = {}
+        unknown: dict[int, PartRecord] = {}
+        written = self.written()
+        for chunk in sorted(written):
+            contents = self.store.read(part_name(chunk, self.suffix)) or b""
+            own = names[chunk] if names is not None and chunk < len(names) else None
+            record = self._records.get(chunk)
+            if problem := (record.problem(contents, own) if record else "") or check(chunk, contents):
+                found[chunk] = problem
+            elif record is None:
+                unknown[chunk] = PartRecord.of(contents, own or ())
+        if self.store.read(DONE) is not None:
+            found |= {chunk: "the file is missing" for chunk in range(self.chunks or 0) if chunk not in written}
+        self._records |= unknown
+        return found
+
+    def drop(self, chunks: Collection[int]) -> None:
+        """Delete parts, so that they are measured again. The run is no longer finished then."""
+        if chunks:
+            check_lock(self.store, self._lock.token)
+            self.store.remove(DONE)
+        for chunk in chunks:
+            self.store.remove(part_name(chunk, self.suffix))
+            self._records.pop(chunk, None)
+
+    def damaged(self, chunk: int, problem: str) -> GamlensError:
+        """The error about a part of this run that cannot be used."""
+        record, name = self._records.get(chunk), part_name(chunk, self.suffix)
+        items = f", items {record.first!r} to {record.last!r}" if record is not None and record.items else ""
+        return GamlensError(f"Part {chunk} of the run in {self.store.place!r} ({name}{items}): {problem}. {AGAIN}.")
 
     def summary(self) -> dict[str, Any] | None:
-        """The summary that `finish` wrote, or None if the run is not finished."""
-        return _json(self.store, DONE)
+        """The summary that `finish` wrote, or None if the run is not finished or the summary cannot be read."""
+        found = parse_object(self.store.read(DONE) or b"")
+        return None if isinstance(found, str) else found
+
+    def sealed(self) -> bool:
+        """Whether the folder has a manifest of all parts. A finished run of an early version has none."""
+        found = part_files.read_manifest(self.store, self._run)
+        return isinstance(found, list) and self.chunks in (None, len(found))
+
+    def recorded(self, key: str) -> Any:
+        """The value of a key of run.json as the run was started, or None if it is missing."""
+        return (_json(self.store, RUN, f"restore it, or {AFRESH}") or {}).get(key)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the manifest and the summary. Every part must be there."""
+        written = self.written()
+        count = max(written, default=-1) + 1 if self.chunks is None else self.chunks
+        self._check_missing(count)
+        self._learn(range(count))
+        records = [self._records.get(chunk) or PartRecord.of(self.part(chunk), ()) for chunk in range(count)]
+        check_lock(self.store, self._lock.token)
+        part_files.write_manifest(self.store, self._run, records)
         self.store.write(DONE, json.dumps(dict(summary), indent=2).encode())
+        self._remove(RECORDS, ".json")
 
     def beat(self) -> None:
-        """Renew the lock of a remote folder, which expires after STALE seconds. Local locks do not expire."""
-        if self.store.local is None and time.time() - self._beat > STALE / 5:
-            self._beat = time.time()
-            self.store.write(LOCK, json.dumps({**_self(), "at": self._beat}).encode())
+        """Raise a GamlensError if another process holds the lock now. A run that writes elsewhere calls it often."""
+        check_lock(self.store, self._lock.token)
+
+    def _check_missing(self, count: int) -> None:
+        """Raise a GamlensError that names the first part that is missing, if there are fewer than `count`."""
+        written = self.written()
+        if len(written) < count:
+            raise self.damaged(
+                next(chunk for chunk in itertools.count() if chunk not in written), "the file is missing"
+            )
+
+    def _learn(self, chunks: Iterable[int]) -> None:
+        """Read the records of parts that other processes of the run wrote."""
+        if self._lock.taken and any(chunk not in self._records for chunk in chunks):
+            self._records = part_files.read_records(self.store, self._run) | self._records
 
     def _describe(self, about: Mapping[str, Any]) -> None:
+        self._run = _identity(about)
         self.store.write(RUN, json.dumps(about, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
-    def _clear(self) -> None:
-        for name in (DONE, RUN, *(f"{PARTS_FOLDER}/{part}" for part in self.store.names(PARTS_FOLDER))):
-            self.store.remove(name)
+    def clear(self) -> None:
+        """Delete the run, and no other file. run.json goes last, because parts without it have no meaning."""
+        self.store.remove(DONE)
+        self._remove(PARTS_FOLDER, self.suffix)
+        self._remove(RECORDS, ".json")
+        self.store.remove(MANIFEST)
+        self.store.remove(RUN)
 
-    def _take_lock(self) -> None:
-        if self.store.local is None:
-            held = _json(self.store, LOCK)
-            if held and held.get("at", 0) > time.time() - STALE:
-                raise GamlensError(_busy(self.store.place, held))
-            self.beat()
-            return
-        import fcntl
+    def _remove(self, folder: str, suffix: str) -> None:
+        numbers = part_files.part_numbers(self.store, folder, suffix)
+        self.store.remove_all(folder, (f"{number:08d}{suffix}" for number in numbers))
 
-        try:
-            self.store.local.mkdir(parents=True, exist_ok=True)
-            file = open(self.store.local / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - stays open during the run
-        except OSError as error:
-            raise no_folder(Path(self.store.place), error) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                file.close()
-                raise GamlensError(f"Cannot lock {self.store.place!r}: {error.strerror or error}.") from error
-            file.seek(0)
-            held = _parsed(file.read())
-            file.close()
-            raise GamlensError(_busy(self.store.place, held or {})) from error
-        file.truncate(0)
-        file.write(json.dumps(_self()))
-        file.flush()
-        self._lock = file
-
-    def _free_lock(self) -> None:
-        if self._lock is not None:
-            self._lock.truncate(0)
-            self._lock.close()
-            self._lock = None
-        elif self.store.local is None:
-            self.store.remove(LOCK)
+    def _is_ours(self, name: str) -> bool:
+        known = any(number_of(name, suffix) is not None for suffix in (self.suffix, ".json"))
+        return known or name in (RUN, DONE, MANIFEST, LOCK)
 
 
-def part_name(chunk: int, suffix: str) -> str:
-    """The name of a chunk's file, relative to the run folder."""
-    return f"{PARTS_FOLDER}/{chunk:08d}{suffix}"
+def _identity(about: Mapping[str, Any]) -> str:
+    """The sha256 of a configuration, without what may change while the run is continued."""
+    own = {name: value for name, value in about.items() if name not in (*FREE, PLACE)}
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(own)), sort_keys=True).encode()).hexdigest()
 
 
-def _self() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid()}
-
-
-def _busy(place: str, held: Mapping[str, Any]) -> str:
-    who = f" (process {held['pid']} on {held['host']})" if "pid" in held and "host" in held else ""
-    return f"Another process{who} is working in {place!r}: wait for it to end, or choose another folder."
-
-
-def _json(store: Store, name: str) -> dict[str, Any] | None:
+def _json(store: Store, name: str, todo: str) -> dict[str, Any] | None:
+    """The object in a JSON file of a run; None without the file. `todo` says what to do if it cannot be read."""
     contents = store.read(name)
     if contents is None:
         return None
-    found = _parsed(contents.decode("utf-8", errors="replace"))
-    if found is None:
-        raise GamlensError(f"{name!r} in {store.place!r} cannot be read: it is not JSON. Start over with --fresh.")
+    found = parse_object(contents)
+    if isinstance(found, str):
+        raise GamlensError(f"{name!r} in {store.place!r} cannot be read: {found}. {todo[0].upper()}{todo[1:]}.")
     return found
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:

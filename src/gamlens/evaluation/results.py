@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ import numpy as np
 import torch
 
 from gamlens.data import Dataset
-from gamlens.data.reading import import_extra
+from gamlens.data.plausible import read_parquet
 from gamlens.engine import ResultRow, RunFolder
 from gamlens.errors import GamlensError
+from gamlens.evaluation import run_checks
 from gamlens.evaluation.metric_columns import metric_column_types, table_columns
 from gamlens.evaluation.protocol import Protocol
 from gamlens.inputs.transform import Transform
@@ -34,6 +34,7 @@ ITEM_COLUMNS: dict[str, str] = {  # the columns that describe an item and its ma
     "held_out": "bool", "map_mean": "float64", "area": "float64",
 }  # fmt: skip
 
+SUFFIX = ".parquet"  # of the files in parts/
 ROW_KEYS = ("item", "method", "n", "error")  # columns that `read` needs, whichever others were asked for
 
 
@@ -65,6 +66,11 @@ def column_types() -> dict[str, str]:
     if taken := [name for name in (*ITEM_COLUMNS, "error") if name in own]:
         raise GamlensError(f"A metric declares the column {taken[0]!r}, which every row has already: rename it.")
     return {**ITEM_COLUMNS, **own, "error": "string"}
+
+
+def part_columns() -> tuple[str, ...]:
+    """The columns of a part with their types, as `run_checks` compares them."""
+    return run_checks.columns_of(_schema(run_checks.arrow()))
 
 
 def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> dict[str, Any]:
@@ -119,31 +125,41 @@ def check_known(rows: Sequence[ResultRow]) -> None:
 def encode(rows: Sequence[ResultRow]) -> bytes:
     """Rows as a Parquet file."""
     check_known(rows)
-    arrow = _arrow()
-    schema = arrow.schema([(name, _type(arrow, kind)) for name, kind in column_types().items()])
+    arrow = run_checks.arrow()
     out = io.BytesIO()
-    arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), out)
+    arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=_schema(arrow)), out)
     return out.getvalue()
 
 
 def read(folder: str | Path, *, only: Sequence[str] | None = None) -> Run:
-    """Read a finished run, part by part; with `only` just these columns, which saves memory on a large run."""
-    arrow = _arrow()
-    found = RunFolder.finished(folder, make="gamlens evaluate --help")
+    """Read a finished run, part by part; with `only` just these columns, which saves memory on a large run.
+
+    A part that is missing, damaged or replaced is an error. Runs of early versions have no records of their parts:
+    they are read twice, first to check what can be known without records.
+    """
+    arrow = run_checks.arrow()
+    found = RunFolder.finished(folder, suffix=SUFFIX, make="gamlens evaluate --help")
+    run_checks.check_description(found.about, str(folder))
+    if not found.has_records:
+        run_checks.check_unrecorded(found)
     wanted = None if only is None else [*ROW_KEYS, *only]
     try:
-        tables = (arrow.parquet.ParquetFile(io.BytesIO(part)).read(columns=wanted) for part in found.parts())
-        parts = ({name: t.column(name).to_pylist() for name in t.column_names} for t in tables)
-        return _gather(found.about, parts, only)
-    except (arrow.ArrowException, KeyError, ValueError) as error:
+        return _gather(found.about, (_part(arrow, found, part, wanted) for part in found.parts()), only)
+    except GamlensError:
+        raise
+    except run_checks.unreadable() as error:
         raise GamlensError(f"Cannot read the run in {str(folder)!r}: {type(error).__name__}: {error}") from error
 
 
 def errors_in(folder: RunFolder) -> int:
     """How many items failed, over all parts that are written."""
-    arrow = _arrow()
-    columns = (arrow.parquet.read_table(io.BytesIO(part), columns=["error"]).column("error") for part in folder.parts())
-    return sum(bool(error) for column in columns for error in column.to_pylist())
+    counted = (run_checks.count_items(part) for part in folder.parts())
+    return sum(found.errors for found in counted if not isinstance(found, str))
+
+
+def _part(arrow: Any, folder: RunFolder, part: bytes, wanted: Sequence[str] | None) -> Columns:
+    """The columns of one part of a run as lists."""
+    return read_parquet(arrow.parquet, io.BytesIO(part), f"A part of {folder.store.place!r}", len(part), wanted)[1]
 
 
 def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str] | None = None) -> Run:
@@ -219,6 +235,10 @@ def _joined(pieces: list[Columns], sizes: list[int]) -> Columns:
     return found
 
 
+def _schema(arrow: Any) -> Any:
+    return arrow.schema([(name, _type(arrow, kind)) for name, kind in column_types().items()])
+
+
 def _type(arrow: Any, kind: str) -> Any:
     plain = arrow.type_for_alias(kind.strip("[]"))
     return arrow.list_(plain) if kind.startswith("[") else plain
@@ -229,8 +249,3 @@ def _command() -> str:
     program = Path(sys.argv[0])
     ours = program.name.startswith("gamlens") or program.parent.name == "gamlens"
     return shlex.join(["gamlens", *sys.argv[1:]]) if ours else ""
-
-
-def _arrow() -> Any:
-    import_extra("pyarrow.parquet", "A run, whose results are Parquet files,")
-    return import_module("pyarrow")

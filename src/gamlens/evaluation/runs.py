@@ -1,18 +1,24 @@
 """An evaluation as a run: its description, its workers on one of the engines, and its rows in a folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gamlens.data import Dataset
 from gamlens.engine import ENGINES, Done, Job, RunFolder, pieces, run_local, run_ray
-from gamlens.errors import GamlensError, near, warn
+from gamlens.engine.json_objects import misfit
+from gamlens.engine.part_files import part_name
+from gamlens.errors import GamlensError, near, readable, warn
 from gamlens.evaluation import results
 from gamlens.evaluation.measure import Measurer
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.protocol import Protocol, Unit
+from gamlens.evaluation.run_checks import PartCheck, other_columns
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 
@@ -39,21 +45,28 @@ class Engine:
         if self.address is not None and self.name != "ray":
             raise GamlensError("An address is that of a Ray cluster: use it with --engine ray.")
 
-    def run(self, job: Job, items: Sequence[Any], folder: RunFolder) -> Iterator[Done]:
+    def run(self, job: Job, items: Sequence[Any], folder: RunFolder) -> Generator[Done, None, None]:
+        """Yield the chunks as they are finished. Closing the generator ends what was started for the run."""
         if self.name == "ray":
-            return run_ray(job, items, folder, workers=self.workers, address=self.address)
-        return run_local(job, items, folder, workers=self.workers)
+            yield from run_ray(job, items, folder, workers=self.workers, address=self.address)
+        else:
+            yield from run_local(job, items, folder, workers=self.workers)
 
 
-def make_measurer(make: Callable[[], Lens], protocol: Protocol, measured: bool = False) -> Measurer:
+def make_measurer(
+    make: Callable[[], Lens], protocol: Protocol, measured: bool = False, threads: int | None = None
+) -> Measurer:
     """Make the worker of a process.
 
     Args:
         make: Builds the lens, or returns one that exists already.
         protocol: The protocol.
         measured: Whether an earlier part of the run measured items; see `Measurer`.
+        threads: With how many CPU threads torch computes in this process from now on; None leaves it as it is.
     """
     lens = make()
+    if threads is not None:
+        torch.set_num_threads(threads)
     set_input(lens, protocol)
     return Measurer(lens, protocol, measured)
 
@@ -108,22 +121,77 @@ def evaluate_run(
         "batch": batch,
         "chunk": chunk,
         "chunks": len(pieces(items, chunk)),
+        "threads": torch.get_num_threads(),
     }
     if said := left_out_note(about):
         warn(said)
     where = engine or Engine()
-    with RunFolder(place, about, suffix=".parquet", fresh=fresh) as folder:
-        if (known := folder.summary()) is not None:
+    with RunFolder(place, about, suffix=results.SUFFIX, fresh=fresh) as folder:
+        errors = _check_parts(folder, pieces(items, chunk))
+        if (known := _summary(folder)) is not None:
+            if not folder.sealed():
+                folder.finish(known)
             return {**known, "measured": 0}
+        threads = folder.recorded("threads") or torch.get_num_threads()
         written = folder.written()
         already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
-        seen, errors = already, results.errors_in(folder)
+        seen = already
         status(seen, errors)
-        worker = partial(make_measurer, (lambda: lens) if where.name == "local" else make, protocol, bool(written))
-        job = Job(worker, results.encode, chunk, batch)
-        for done in where.run(job, items, folder):
-            seen, errors = seen + done.items, errors + done.errors
-            status(seen, errors)
+        own = (lambda: lens) if where.name == "local" else make
+        job = Job(partial(make_measurer, own, protocol, bool(written), threads), results.encode, chunk, batch, _name)
+        with _thread_count(threads), closing(where.run(job, items, folder)) as chunks:
+            for done in chunks:
+                seen, errors = seen + done.items, errors + done.errors
+                status(seen, errors)
         summary = {"items": len(items), "errors": results.errors_in(folder), "resumed_at": already}
         folder.finish(summary)
         return {**summary, "measured": len(items) - already}
+
+
+def _check_parts(folder: RunFolder, chunks: Sequence[Sequence[Unit]]) -> int:
+    """Delete damaged parts, with a warning that names them; returns how many items failed in the other parts.
+
+    Parts with other columns than this version writes are an error, unless the run is finished and whole.
+    """
+    finished = folder.summary() is not None
+    names = [[_name(unit) for unit in chunk] for chunk in chunks]
+    check = PartCheck(names, () if finished else results.part_columns())
+    found = folder.find_damaged(check, names=names)
+    if not found:
+        return check.errors
+    if check.columns and check.columns != results.part_columns():
+        raise other_columns("a part that is measured again", results.part_columns(), check.columns)
+    listed = [f"part {number} ({part_name(number, folder.suffix)}): {why}" for number, why in sorted(found.items())]
+    more = f"; and {len(listed) - 5} more" if len(listed) > 5 else ""
+    warn(
+        f"{len(found)} of {len(chunks)} parts of the run in {folder.store.place!r} are measured again: "
+        f"{'; '.join(listed[:5])}{more}."
+    )
+    folder.drop(found)
+    return check.errors
+
+
+def _summary(folder: RunFolder) -> dict[str, Any] | None:
+    """The summary of a finished run; None if it is not finished, or if the summary is not one of ours."""
+    known = folder.summary()
+    return None if known is None or misfit(known, {"items": int, "errors": int}) else known
+
+
+def _name(unit: Unit) -> str:
+    """The name of an item as its rows have it."""
+    return readable(unit.name)
+
+
+@contextmanager
+def _thread_count(count: int) -> Iterator[None]:
+    """Let torch compute with `count` CPU threads in this process, and afterwards with as many as before.
+
+    Sums are added up in another order with another number of threads. So every process that works on a run, now or
+    when it is continued, uses the number that run.json records; otherwise rows would differ in the last bits.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

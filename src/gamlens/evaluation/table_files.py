@@ -65,5 +65,5 @@ def write_files(
         for name, text in texts.items():
             staged.write(folder / name, methodcaller("write", text.encode()))
         for name, picture in pictures.items():
-            staged.write(folder / name, partial(picture.save, format="PNG"))
+            staged.write(folder / name, partial(render.write_png, picture))
     return [folder / name for name in (*texts, *pictures)]

@@ -24,6 +24,7 @@ from gamlens.inputs.images import Picture
 
 NO_CLASS = -1  # the target of a row whose score is not the score of a class
 SHOWN = 12  # how many rows a notebook shows
+STEM_BYTES = 100
 Rows = int | slice | Sequence[int] | Sequence[bool] | Tensor
 
 
@@ -293,8 +294,8 @@ class Explanation:
         """Write the result to a folder: all files, or none if writing fails.
 
         The files are one overlay per row (PNG), the maps (maps.npz), all else (explanation.json), and a PNG of each
-        image that was not given as a file. Files of these names are replaced. Other pictures of an explanation that was
-        saved in the folder before are deleted if name, type and size show that `save` wrote them; nothing else is.
+        image that was not given as a file. An explanation that was saved in the folder before is replaced. All other
+        files stay: it is an error if one of them, or an overlay that was changed since, is in the way.
 
         Args:
             folder: Where the files go; it is created if it does not exist.
@@ -304,7 +305,7 @@ class Explanation:
         Returns:
             The paths of the files.
         """
-        from gamlens.explanation.storage import save
+        from gamlens.explanation.saving import save
 
         return save(self, folder, cmap=cmap, style=style)
 
@@ -402,7 +403,7 @@ class PairExplanation:
         Returns:
             The paths of the files.
         """
-        from gamlens.explanation.storage import save_pair
+        from gamlens.explanation.saving import save_pair
 
         return save_pair(self, folder, cmap=cmap)
 
@@ -448,10 +449,13 @@ def concat(parts: Iterable[Explanation]) -> Explanation:
 def file_stem(text: str, *, longest: int = 60) -> str:
     """Turn text into a part of a file name: only letters, digits, dots, underscores and hyphens, at most `longest`.
 
+    It has at most 100 bytes in UTF-8, so that a name of two such parts and a number has less than 255.
+
     >>> file_stem("Egyptian cat / tabby")
     'Egyptian-cat-tabby'
     """
-    return re.sub(r"[^\w.]+", "-", text).strip("-.")[:longest] or "image"
+    stem = re.sub(r"[^\w.]+", "-", text).strip("-.")[:longest]
+    return stem.encode("utf-8", "ignore")[:STEM_BYTES].decode("utf-8", "ignore") or "image"
 
 
 def _selector(rows: Rows, count: int) -> Any:

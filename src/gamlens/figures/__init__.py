@@ -1,8 +1,10 @@
 """Make the figures of the paper from any images. A figure is a grid of panels, which is then typeset for print."""
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +17,7 @@ from gamlens.figures.localization_figures import localization, segmentation, sim
 from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
 from gamlens.figures.panels import EvidenceDrawing, draw_evidence, scaled_frame
 from gamlens.figures.request import Example, FigureRequest, from_dataset, from_images
+from gamlens.files import StagedFiles
 from gamlens.render import Grid
 
 Takes = Literal["images", "pairs", "boxes", "masks", "overview"]
@@ -81,19 +84,28 @@ def make(name: str, request: FigureRequest) -> Grid:
         return figure.make(request)
 
 
-def save(picture: Image.Image, path: Path, *, dpi: int, palette: bool = False) -> None:
-    """Write a figure to `path`. `palette` reduces it to 256 colours, which makes the file about a third as large."""
+def check_place(path: Path, sources: Sequence[str | Path]) -> None:
+    """Raise an error if a figure cannot be written to `path`: by its suffix, or because it is one of the `sources`."""
     if path.suffix.lower() not in SUFFIXES:
         raise GamlensError(f"A figure is written as {', '.join(SUFFIXES)}; found {path.name!r}: name such a file.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shown = _fewer(picture) if palette else picture
-        if path.suffix.lower() == ".pdf":
-            picture.save(path, resolution=dpi)
+    for source in sources:
+        if path.exists() and os.path.exists(source) and os.path.samefile(path, source):
+            raise GamlensError(
+                f"The figure would replace {str(source)!r}, from which it is made: give --out another file."
+            )
+
+
+def save(picture: Image.Image, path: Path, *, dpi: int, palette: bool = False) -> None:
+    """Write a figure to `path`. `palette` reduces it to 256 colours, which makes the file about a third as large."""
+    check_place(path, ())
+    suffix = path.suffix.lower()
+    form = Image.registered_extensions()[suffix]
+    with StagedFiles() as staged:
+        if suffix == ".pdf":
+            staged.write(path, partial(picture.save, format=form, resolution=dpi))
         else:
-            shown.save(path, dpi=(dpi, dpi), optimize=True, quality=92)
-    except OSError as error:
-        raise GamlensError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
+            shown = _fewer(picture) if palette else picture
+            staged.write(path, partial(shown.save, format=form, dpi=(dpi, dpi), optimize=True, quality=92))
 
 
 def _fewer(picture: Image.Image) -> Image.Image:

@@ -246,25 +246,26 @@ def join(several: Sequence[ModelInput], *, pin: bool = False) -> ModelInput:
     )
 
 
-def part(ready: ModelInput, number: int) -> ModelInput:
-    """Return the input of image `number` alone, as a batch of one per view. It shares memory with `ready`."""
-    at = slice(number, number + 1)
+def part(ready: ModelInput, images: int | slice) -> ModelInput:
+    """Return the input of one image, or of several, as a batch per view. It shares memory with `ready`."""
+    at = slice(images, images + 1) if isinstance(images, int) else images
     batches = tuple(batch[at] for batch in ready.batches)
     return replace(ready, batches=batches, pictures=ready.pictures[at], frames=ready.frames[at])
 
 
 def _concatenated(batches: Sequence[Tensor], pin: bool) -> Tensor:
-    """Concatenate batches (B,C,H,W), in pinned memory if `pin`.
+    """Concatenate batches (B,C,H,W), in pinned memory if `pin`. The result has no graph, whatever the batches have.
 
     numpy joins uint8 pixels: torch would start its own worker threads in every thread that decodes images.
     """
+    batches = [batch.detach() for batch in batches]
     first = batches[0]
     if first.device.type != "cpu" or not (pin or first.dtype == torch.uint8):
-        return torch.cat(list(batches))
+        return torch.cat(batches)
     count, (channels, height, width) = sum(map(len, batches)), first.shape[1:]
     if first.dtype != torch.uint8:
         whole = torch.empty(count, channels, height, width, dtype=first.dtype, pin_memory=pin)
-        return torch.cat(list(batches), out=whole)
+        return torch.cat(batches, out=whole)
     whole = torch.empty(count, height, width, channels, dtype=first.dtype, pin_memory=pin)
     np.concatenate([_pixels_last(batch) for batch in batches], out=whole.numpy())
     return whole.permute(0, 3, 1, 2)

@@ -22,7 +22,7 @@ from gamlens.models.zoo import huggingface as hf_zoo
 from gamlens.models.zoo import timm as timm_zoo
 from gamlens.models.zoo import torchvision as torchvision_zoo
 from gamlens.models.zoo.chexnet import chexnet
-from gamlens.models.zoo.from_file import from_file
+from gamlens.models.zoo.from_file import from_file, is_python_file, python_file_error
 from gamlens.models.zoo.lenet5 import lenet5
 
 WeightSource = str | os.PathLike[str] | Mapping[str, Tensor] | None
@@ -79,6 +79,8 @@ def find(name: str) -> Builder:
     for prefix, build in PREFIXED.items():
         if name.startswith(prefix):
             return family(build, [name])[name]
+    if is_python_file(name):
+        raise GamlensError(python_file_error(name))
     others = family(torchvision_zoo.build, torchvision_zoo.names())
     return Registry(MODELS.kind, {**MODELS, **others}, hint=MODELS.hint)[name]
 

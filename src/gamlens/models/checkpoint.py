@@ -2,14 +2,19 @@
 
 import os
 import pickle
+import pickletools
 import re
+import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from gamlens.data.plausible import check_expansion, check_zip
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded
 
@@ -17,6 +22,9 @@ WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
 MOST_WRAPPINGS = 20  # real checkpoints have one or two; a dict that contains itself has no end
 CODE = re.compile(r"GLOBAL|class", re.IGNORECASE)  # in torch's message if a file holds objects other than tensors
 SAFE = ".safetensors"
+OLD_PICKLES = 5  # how many pickles are at the beginning of a file in torch's format before version 1.6
+BYTE_ARRAY = b"bytearray"
+ZIP_HEAD = b"PK\x03\x04"  # how a zip file begins
 OTHERS = "weights='file.pth' or --weights file.pth (or .safetensors); or weights='random' for an untrained network."
 LoadedWeights = dict[str, Tensor] | Literal["random"] | None
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -31,6 +39,8 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tenso
         raise GamlensError(f"There is no weights file {str(file)!r}: give the path of a .pth or .safetensors file.")
     safe = import_extra("safetensors.torch", "Reading .safetensors", extra="hf") if file.suffix == SAFE else None
     with reworded(f"Cannot read weights from {str(file)!r} (truncated, or not a checkpoint?)"):
+        if not safe:
+            _check_torch_file(file)
         try:
             found = safe.load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
@@ -42,7 +52,59 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tenso
                 f"{str(file)!r} holds more than tensors, and loading it would run code from the file. Save the tensors "
                 "alone (torch.save(model.state_dict(), ...) or safetensors) and pass that file."
             ) from error
-    return _unwrapped(found, str(file))
+    tensors = _unwrapped(found, str(file))
+    check_expansion(repr(str(file)), sum(map(_claimed, tensors.values())), file.stat().st_size)
+    return tensors
+
+
+def _check_torch_file(file: Path) -> None:
+    """Raise a GamlensError if loading a torch file would take implausibly much memory.
+
+    The file is a zip file with one pickle; in torch's older format it begins with several pickles.
+    """
+    with open(file, "rb") as old:
+        if old.read(4) == ZIP_HEAD:
+            check_zip(file)
+            with zipfile.ZipFile(file) as archive:
+                pickles = [archive.read(name) for name in archive.namelist() if name.endswith("data.pkl")]
+            filled = sum(_filled(given) for given in pickles if BYTE_ARRAY in given)
+        elif tarfile.is_tarfile(file):
+            raise GamlensError(
+                f"{str(file)!r} is a tar file, the format of torch before version 0.2, which cannot be read without "
+                "running code in it: ask its authors for a state dict in a newer format."
+            )
+        else:
+            old.seek(0)
+            filled = 0
+            with suppress(ValueError, OverflowError, MemoryError):  # torch says what is wrong with the pickle
+                for _ in range(OLD_PICKLES):
+                    filled += _filled(old)
+    check_expansion(repr(str(file)), filled, file.stat().st_size)
+
+
+def _filled(given: bytes | IO[bytes]) -> int:
+    """How many bytes the calls of `bytearray(n)` in a pickle can fill, at most.
+
+    It is the one call that torch makes on behalf of a pickle and that fills memory which the file has no bytes for. The
+    result is the number of all calls times the largest number in the pickle; 0 if it does not name `bytearray`.
+    """
+    calls = largest = 0
+    fills = False
+    for code, value, _ in pickletools.genops(given):
+        fills = fills or (code.name == "GLOBAL" and str(value).encode().endswith(BYTE_ARRAY))
+        calls += code.name in ("REDUCE", "NEWOBJ")
+        largest = max(largest, value if isinstance(value, int) else 0)
+    return calls * largest if fills else 0
+
+
+def _claimed(tensor: Tensor) -> int:
+    """How many bytes a tensor takes if every element has its own: a few values may be repeated to any shape."""
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise GamlensError(
+            f"A tensor of the checkpoint has the layout {tensor.layout} and lies on the device '{tensor.device}'; "
+            "weights are dense tensors with values: save tensor.to_dense(), from a model on the CPU or a GPU."
+        )
+    return tensor.numel() * tensor.element_size()
 
 
 def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
@@ -153,10 +215,12 @@ def _classes_of(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], classe
     """How many classes the weights `tensors` are for.
 
     `own` are the tensors of the network, built for `classes` classes. If every tensor of another shape has the same
-    number of rows, where the network has `classes` rows, that number is the number of classes. Otherwise it is
-    `classes`, and `fill` will say what does not fit.
+    number of rows, where the network has `classes` rows, and only that number differs, it is the number of classes.
+    Otherwise it is `classes`, and `fill` will say what does not fit.
     """
-    others = [(tensors[key].shape, own[key].shape) for key in own if key in tensors]
-    heads = {(theirs[0], ours[0]) for theirs, ours in others if theirs != ours and theirs and ours}
+    pairs = [(tensors[key].shape, own[key].shape) for key in own if key in tensors]
+    others = [(theirs, ours) for theirs, ours in pairs if theirs != ours and theirs and ours]
+    heads = {(theirs[0], ours[0]) for theirs, ours in others}
     found, usual = heads.pop() if len(heads) == 1 else (classes, classes)
-    return found if usual == classes else classes
+    fits = all(theirs[1:] == ours[1:] for theirs, ours in others)
+    return found if usual == classes and fits else classes

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-import shutil
+import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -11,21 +12,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gamlens import render
 from gamlens._version import __version__
 from gamlens.engine import Job, RunFolder, run_local
+from gamlens.engine.folder_lock import LOCK
+from gamlens.engine.part_files import PARTS_FOLDER, RECORDS
+from gamlens.engine.run_folder import RUN
 from gamlens.errors import GamlensError, attempt, readable
 from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation
+from gamlens.explanation.storage import is_saved
+from gamlens.files import claimed, is_disk_full, remove_empty
 from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
-from gamlens.report.image_files import guess_bars, limited_page, result_folders
+from gamlens.report.image_files import PAGE_FILE, guess_bars, limited_page, result_folders
+from gamlens.streaming.failures import Witness
 from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
 
 FILES_SHOWN, FILE_SIDE = 200, 480
+CLASSES_TITLE = "Why this class?"
+NOTES = ".runs"  # the folder in the folder of results that says what is done
 
 FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that its explanation goes to
 
@@ -68,12 +78,12 @@ class FileResult:
 class FileExplainer:
     """The worker of `classify_files`: decodes files, explains them, and saves each explanation in its folder.
 
-    A file that fails gives a row with its error. `explained` is above 0 if any file was explained before.
+    A file that fails gives a row with its error. `witness` knows whether any file was explained before.
     """
 
     lens: Lens
     options: ClassifyOptions
-    explained: int = 0
+    witness: Witness = field(default_factory=Witness)
 
     def load(self, items: Sequence[FileToExplain]) -> tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]:
         """Decode and transform files. Returns the files, and for each its input, or the error if it cannot be read."""
@@ -81,12 +91,10 @@ class FileExplainer:
         return items, [attempt(self.lens.prepare, picture) for picture in pictures]
 
     def work(self, loaded: tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
-        """One row per file. If all of them fail and none was explained before, their error is raised."""
-        files, strict = list(enumerate(loaded[0])), self.explained == 0
-        results = explain_group(files, loaded[1], self._explain, device=self.lens.device, strict=strict)
-        rows = [_saved_row(result) for result in results]
-        self.explained += sum(not row["error"] for row in rows)
-        return rows
+        """One row per file. If all of them fail, and every file would, as `Witness` tells, their error is raised."""
+        files = list(enumerate(loaded[0]))
+        results = explain_group(files, loaded[1], self._explain, device=self.lens.device, witness=self.witness)
+        return [_saved_row(result) for result in results]
 
     def _explain(self, ready: ModelInput) -> tuple[Trace, Explanation]:
         options = self.options
@@ -98,30 +106,86 @@ class FileExplainer:
 
 
 def classify_files(
-    lens: Lens, files: Sequence[str], options: ClassifyOptions, *, out: Path, batch_size: int = 8, chunk: int = 32
-) -> Iterator[FileResult]:
-    """Explain each file and save the result in a folder of its own below `out`; yields the results chunk by chunk.
+    lens: Lens, files: Sequence[str], options: ClassifyOptions, *, out: Path, lead: str = "", batch_size: int = 8,
+    fresh: bool = False,
+) -> Iterator[FileResult]:  # fmt: skip
+    """Explain each file and save the result in a folder of its own below `out`; yields the results batch by batch.
 
-    After an interruption the same call continues where it stopped: finished chunks are kept in `out/.runs` until all
-    are done. A file that cannot be read, explained or saved gives a FileResult with an error, and the others go on. An
-    error is raised only if a whole batch fails before any file was explained, as with wrong options.
+    At the end the page of all results is written to `out`. After an interruption the same call continues where it
+    stopped: notes about finished batches are kept in `out/.runs` until the page is there. A file that cannot be read,
+    explained or saved gives a FileResult with an error, and the others go on. An error is raised if the disk is full,
+    if a whole batch fails before any file was explained, as with wrong options, and if another command is writing into
+    `out` or was interrupted there; the notes of the latter are deleted with `fresh`.
+
+    Args:
+        lens: The model.
+        files: The image files.
+        options: What is explained, and how.
+        out: The folder of all results.
+        lead: The text at the top of the page.
+        batch_size: How many files are explained together. An interrupted call repeats at most this many.
+        fresh: Whether to start over, if an interrupted call left notes.
     """
     items = [(file, str(folder)) for file, folder in result_folders(files, out).items()]
-    about = _about(lens, [file for file, _ in items], options, batch_size, chunk)
-    place = out / ".runs" / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-    with RunFolder(place, about, suffix=".jsonl") as folder:
-        worker = partial(FileExplainer, lens, options, explained=len(folder.written()))
-        yield from (result for part in folder.parts() for result in _results(part))
-        finished = False
+    about = _about(lens, [file for file, _ in items], options, batch_size)
+    results: list[FileResult] = []
+    with claimed(out), RunFolder(out / NOTES, about, suffix=".jsonl", fresh=fresh) as notes:
+        done = False
         try:
-            for done in run_local(Job(worker, _encode, chunk, batch_size), items, folder):
-                yield from _results(folder.part(done.chunk))
-            finished = True
+            for result in _explained(lens, items, options, notes, batch_size):
+                results.append(result)
+                yield result
+            if not all(result.error for result in results):
+                render.write(classified_page(results, title=CLASSES_TITLE, lead=lead), out / PAGE_FILE)
+            done = True
         finally:
-            if finished or not folder.written():
-                shutil.rmtree(place, ignore_errors=True)
-                with suppress(OSError):
-                    place.parent.rmdir()
+            if done or not notes.written():
+                _forget(out / NOTES)
+
+
+def _explained(
+    lens: Lens, items: Sequence[FileToExplain], options: ClassifyOptions, notes: RunFolder, batch: int
+) -> Iterator[FileResult]:
+    """Yield the results of all files in order: those that the notes have, and those that are made now."""
+    _drop_broken(notes)
+    known = deque(sorted(notes.written()))
+    job = Job(partial(FileExplainer, lens, options, Witness(bool(known))), _encode, batch, batch)
+    for made in run_local(job, items, notes):
+        while known and known[0] < made.chunk:
+            yield from _results(notes.part(known.popleft()))
+        yield from _results(notes.part(made.chunk))
+    for number in known:
+        yield from _results(notes.part(number))
+
+
+def _drop_broken(notes: RunFolder) -> None:
+    """Delete notes that cannot be read, and those about results that are not there any more, to make them again."""
+
+    def problem(number: int, contents: bytes) -> str:
+        try:
+            whole = all(result.error or is_saved(result.folder) for result in _results(contents))
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        return "" if whole else "it cannot be read, or its results are gone"
+
+    notes.drop(notes.find_damaged(problem))
+
+
+def _forget(place: Path) -> None:
+    """Delete the notes, by their names, and their folder if nothing else is in it.
+
+    Versions before this one had a folder of notes per call, with a name of 16 hexadecimal digits.
+    """
+    older = [found for found in place.glob("*/") if re.fullmatch("[0-9a-f]{16}", found.name)]
+    for folder in (*older, place):
+        for file in (
+            *folder.glob(f"{PARTS_FOLDER}/*.jsonl"),
+            *folder.glob(f"{RECORDS}/*.json"),
+            folder / RUN,
+            folder / LOCK,
+        ):
+            file.unlink(missing_ok=True)
+        remove_empty([folder, folder / PARTS_FOLDER, folder / RECORDS])
 
 
 def classified_page(results: Sequence[FileResult], *, title: str, lead: str) -> Page:
@@ -141,13 +205,19 @@ def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
     return Grid((tuple(panels),)), guess_bars(result.top)
 
 
-def _about(lens: Lens, files: Sequence[str], options: ClassifyOptions, batch: int, chunk: int) -> dict[str, Any]:
-    """What identifies a call, so that it can be resumed: the files as they are now, and how they are explained."""
+def _about(lens: Lens, files: Sequence[str], options: ClassifyOptions, batch: int) -> dict[str, Any]:
+    """What identifies a call, so that it can be resumed: the files as they are now, and how they are explained.
+
+    An error names what differs, so the keys are written for people.
+    """
     return {
         "model": lens.name, "weights": [lens.weights, digest(lens.model)],
         "blocks": list(lens.blocks) if lens.knows_blocks else [],
-        "recipe": asdict(options), "batch": batch, "chunk": chunk, "version": __version__,
-        "files": hashlib.sha256(json.dumps(list(map(_state, files))).encode()).hexdigest(),
+        **asdict(options), "batch": batch, "version": __version__,
+        "files": {
+            "count": len(files), "first": readable(files[0]) if files else "",
+            "names, sizes and times": hashlib.sha256(json.dumps(list(map(_state, files))).encode()).hexdigest(),
+        },
     }  # fmt: skip
 
 
@@ -160,9 +230,16 @@ def _state(file: str) -> list[str | int]:
 
 
 def _saved_row(result: StreamResult) -> dict[str, Any]:
-    """Save the explanation of one image, and return its row of results, which holds no maps."""
+    """Save the explanation of one image, and return its row of results, which holds no maps.
+
+    If it cannot be saved, that is the file's error. But a full disk is an error of the whole call: it can be continued.
+    """
     (path, folder), explanation = result.image, result.explanation
     saved = attempt(explanation.save, folder) if explanation is not None else None
+    if isinstance(saved, GamlensError) and is_disk_full(saved):
+        raise GamlensError(
+            f"{saved} Finished results are kept: make room, then give the same command again."
+        ) from saved
     error = str(saved) if isinstance(saved, GamlensError) else result.error
     if explanation is None or error:
         shown = readable(path)

@@ -18,13 +18,13 @@ from gamlens._version import __version__
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensWarning
 from gamlens.figures import draw_evidence
-from gamlens.files import StagedFiles, no_folder
+from gamlens.files import StagedFiles, claimed
 from gamlens.lens import Lens
 from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Block, Grid, Page, Panel, Section, Table, Text
 from gamlens.render.inline import slug
-from gamlens.report.image_files import guess_bars
+from gamlens.report.image_files import PAGE_FILE, guess_bars
 from gamlens.trace import Trace
 
 METHOD_TITLES = tuple(METHODS[name].title for name in FIGURE_METHODS)
@@ -116,20 +116,16 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
     start = time.perf_counter()
     step("loading the model")
     lens = Lens(DEFAULT_MODEL)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise no_folder(out, error) from error
     sections: list[Section] = []
-    with warnings.catch_warnings(action="ignore", category=GamlensWarning):
+    with claimed(out), warnings.catch_warnings(action="ignore", category=GamlensWarning):
         for make in SECTIONS:
             step(words()["sections"][make.__name__]["step"])
             sections.append(make(lens))
-    step("writing the page")
-    _save_pictures(sections, out)
-    versions = {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    footer = words()["footer"].format(seconds=time.perf_counter() - start, **versions)
-    return render.write(Page(words()["title"], words()["lead"], tuple(sections), footer), out / "index.html")
+        step("writing the page")
+        _save_pictures(sections, out)
+        versions = {"gamlens": __version__, "torch": torch.__version__, "python": platform.python_version()}
+        footer = words()["footer"].format(seconds=time.perf_counter() - start, **versions)
+        return render.write(Page(words()["title"], words()["lead"], tuple(sections), footer), out / PAGE_FILE)
 
 
 def _section(name: str, *blocks: Block, **values: str) -> Section:
@@ -149,4 +145,4 @@ def _save_pictures(sections: Sequence[Section], out: Path) -> None:
         for number, section in enumerate(sections, 1):
             for grid in (block for block in section.blocks if isinstance(block, Grid)):
                 picture = render.draw(grid, cell=260)
-                staged.write(out / f"{number}-{slug(section.title)}.png", partial(picture.save, format="PNG"))
+                staged.write(out / f"{number}-{slug(section.title)}.png", partial(render.write_png, picture))

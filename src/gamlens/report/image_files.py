@@ -8,10 +8,13 @@ from pathlib import Path
 
 from gamlens.errors import GamlensError
 from gamlens.explanation import file_stem
+from gamlens.explanation.storage import is_saved
 from gamlens.inputs.images import IMAGE_EXTENSIONS
-from gamlens.render import Bars, Page, Section
+from gamlens.render import Bars, Page, Section, is_marked_png
 from gamlens.render.inline import unique_names
 from gamlens.trace import Guess
+
+PAGE_FILE = "index.html"  # the page about all results in a folder
 
 
 def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool = False) -> list[str]:
@@ -20,7 +23,8 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
     Args:
         places: Files, folders and globs. A file is taken whatever its extension is. A folder stands for all images in
             it and its subfolders, by their extensions.
-        skip: A folder of results: files below it are not taken from folders and globs.
+        skip: A folder of results: files below it are not taken from folders and globs. If the folder that the user
+            names lies in it, only what gamlens wrote is left out. Pictures with its mark are left out everywhere.
         twice: Whether a file that is named twice is listed twice.
     """
     found: list[str] = []
@@ -35,11 +39,22 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
         else:
             inside = (match for match in glob.glob(place, recursive=True) if Path(match).is_file())
             nothing = f"Nothing matches {place!r}."
-        files = sorted(file for file in inside if skip is None or not _lies_in(file, skip))
+        skipped = skip if skip is not None and not _lies_in(str(path / "any"), skip) else None
+        files = sorted(file for file in inside if not _is_result(file, skipped))
         if not files:
             raise GamlensError(nothing)
         found += files
     return found if twice else list(dict.fromkeys(found))
+
+
+def _is_result(file: str, skip: Path | None) -> bool:
+    """Whether a file was written by gamlens: below `skip`, in the folder of an explanation, or with a mark."""
+    folder = Path(file).parent
+    return (
+        (skip is not None and _lies_in(file, skip))
+        or any(is_saved(str(place)) for place in (folder, folder / "x"))
+        or (file.lower().endswith(".png") and is_marked_png(Path(file), whole=False))
+    )
 
 
 def _lies_in(file: str, folder: Path) -> bool:
@@ -49,7 +64,7 @@ def _lies_in(file: str, folder: Path) -> bool:
 
 def result_folders(files: Sequence[str], out: Path) -> dict[str, Path]:
     """One folder below `out` per file, named after it, with a number where two names are the same."""
-    names = unique_names(file_stem(Path(file).stem) for file in files)
+    _, *names = unique_names([PAGE_FILE, *(file_stem(Path(file).stem) for file in files)])
     return {file: out / name for file, name in zip(files, names, strict=True)}
 
 

@@ -152,7 +152,7 @@ def search(
         place = folders[file] / MATCHES_PICTURE
         with StagedFiles() as staged:
             picture = render.stacked([render.draw(grid) for grid in grids])
-            staged.write(place, partial(picture.save, format="PNG"))
+            staged.write(place, partial(render.write_png, picture))
         left_out = tuple(str(images.pictures[at].path) for at in own)
         yield QueryMatches(file, _matches(pair), left_out, str(place), grids if number < QUERIES_SHOWN else ())
 

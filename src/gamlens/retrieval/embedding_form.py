@@ -25,7 +25,7 @@ from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.fuse import at_least_float32, without_autocast
 
-LINEAR_FORM, UNIT_FORM, OTHER_FORM = "linear", "unit", "other"
+EMBEDDING_FORMS = LINEAR_FORM, UNIT_FORM, OTHER_FORM = "linear", "unit", "other"
 FORM_TOLERANCE = 0.02  # how far the gradient may be from that of the formula, relative to its length
 
 

@@ -20,7 +20,7 @@ from gamlens.retrieval.embedding_form import OTHER_FORM
 if TYPE_CHECKING:
     from gamlens.lens import Lens
 
-TENSORS = ("activations", "embeddings", "scales")
+TENSORS = {"activations": 4, "embeddings": 2, "scales": 1}  # the tensors of a gallery and their numbers of dimensions
 FINGERPRINT_VALUES = 64
 FramedPicture = tuple[Picture, Frame]
 

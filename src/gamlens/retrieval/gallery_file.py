@@ -11,13 +11,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from gamlens.data.plausible import check_pixels, read_arrays, stored_frame, whole_number
 from gamlens.errors import GamlensError
 from gamlens.files import StagedFiles
-from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
+from gamlens.retrieval.embedding_form import EMBEDDING_FORMS
 from gamlens.retrieval.gallery import TENSORS, Gallery
 
 GALLERY_FORMAT = 1
+ROWS_AT_ONCE = 1024  # how many rows are checked at once; it limits the memory
 
 
 def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
@@ -39,33 +41,55 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
 def load(path: str | os.PathLike[str]) -> Gallery:
     """Read a saved gallery; anything wrong with the file is a GamlensError."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-        record = json.loads(found["record"].tobytes())
+        os.stat(path)
+        record = json.loads(read_arrays(path, "record".__eq__)["record"].tobytes())
         if record["format"] == GALLERY_FORMAT:
-            return _restore(record, found)
+            stored = {item.get("tensor") or item.get("png") for item in record["images"]}
+            return _restore(record, read_arrays(path, lambda name: name in TENSORS or name in stored))
     except FileNotFoundError as error:
         raise GamlensError(
             f"There is no gallery {str(path)!r}: `gamlens search --save-gallery` or Gallery.save writes one."
         ) from error
     except Exception as error:
-        raise GamlensError(f"Cannot read {str(path)!r} as a gallery: {type(error).__name__}: {error}") from error
+        why = error if isinstance(error, GamlensError) else f"{type(error).__name__}: {error}"
+        raise GamlensError(
+            f"Cannot read {str(path)!r} as a gallery: {str(why).rstrip('.')}. Give a file that Gallery.save wrote."
+        ) from error
     raise GamlensError(f"{str(path)!r} is written in format {record['format']}; this version reads {GALLERY_FORMAT}.")
 
 
 def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
-    tensors: dict[str, Any] = {name: _take(found[name], record["kinds"][name]) for name in TENSORS}
-    images = record["images"]
-    if any(len(tensor) != len(images) for tensor in tensors.values()):
-        raise ValueError(f"{len(images)} images and {[len(tensor) for tensor in tensors.values()]} rows")
+    images, about = record["images"], record["about"]
+    tensors: dict[str, Any] = {
+        name: _rows(name, _take(found[name], record["kinds"][name]), len(images)) for name in TENSORS
+    }
+    if record["law"] not in EMBEDDING_FORMS:
+        raise ValueError(f"the law is {record['law']!r:.80}, not {' or '.join(EMBEDDING_FORMS)}")
+    if not isinstance(about, dict):
+        raise ValueError("`about` is no object")
+    height, width = map(whole_number, record["size"])
+    check_pixels(height, width, "The input of the model")
     return Gallery(
         **tensors,
         law=record["law"],
-        size=_two(record["size"]),
+        size=(height, width),
         pictures=tuple(_picture(item, found) for item in images),
-        frames=tuple(Frame(_two(item["original"]), _two(item["size"]), tuple(item["window"])) for item in images),
-        about=record["about"],
+        frames=tuple(stored_frame(item, (height, width)) for item in images),
+        about=about,
     )
+
+
+def _rows(name: str, tensor: Tensor, images: int) -> Tensor:
+    """A tensor with one row per image, of the number of dimensions that it must have, and finite."""
+    if not tensor.is_floating_point() or tensor.ndim != TENSORS[name] or len(tensor) != images:
+        raise ValueError(
+            f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not real numbers in {TENSORS[name]} dimensions with one "
+            f"row for each of {images} images"
+        )
+    starts = range(0, images, ROWS_AT_ONCE)
+    if not all(bool(tensor[start : start + ROWS_AT_ONCE].isfinite().all()) for start in starts):
+        raise ValueError(f"{name} has values that are not finite")
+    return tensor
 
 
 def _keep(arrays: dict[str, Any], number: int, picture: Picture) -> dict[str, Any]:
@@ -85,12 +109,21 @@ def _keep(arrays: dict[str, Any], number: int, picture: Picture) -> dict[str, An
 
 
 def _picture(item: dict[str, Any], found: dict[str, Any]) -> Picture:
+    name = item["name"]
+    if not isinstance(name, str) or not isinstance(item.get("path", ""), str):
+        raise ValueError(f"an image has the name {name!r:.80} and the path {item.get('path')!r:.80}")
     if "path" in item:
-        return Picture(item["name"], path=item["path"])
+        return Picture(name, path=item["path"])
     if "tensor" in item:
-        scale = (tuple(item["scale"][0]), tuple(item["scale"][1])) if item["scale"] else None
-        return Picture(item["name"], tensor=_take(found[item["tensor"]], item["kind"]), scale=scale)
-    return Picture(item["name"], pixels=Image.open(io.BytesIO(found[item["png"]].tobytes()), formats=("PNG",)))
+        scale = (tuple(map(float, item["scale"][0])), tuple(map(float, item["scale"][1]))) if item["scale"] else None
+        tensor = _take(found[item["tensor"]], item["kind"])
+        if tensor.ndim != 3 or not tensor.is_floating_point():
+            raise ValueError(f"the image {name!r} is {tensor.dtype} {tuple(tensor.shape)}, not real numbers (C,H,W)")
+        return Picture(name, tensor=tensor, scale=scale)
+    pixels = Image.open(io.BytesIO(found[item["png"]].tobytes()), formats=("PNG",))
+    if [pixels.height, pixels.width] != item["original"]:
+        raise ValueError(f"the image {name!r} is {pixels.width} x {pixels.height} pixels, not {item['original'][::-1]}")
+    return Picture(name, pixels=pixels)
 
 
 def _put(arrays: dict[str, Any], name: str, tensor: Tensor) -> str:
@@ -102,8 +135,7 @@ def _put(arrays: dict[str, Any], name: str, tensor: Tensor) -> str:
 
 def _take(array: Any, kind: str) -> Tensor:
     tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if kind == "torch.bfloat16" else tensor
-
-
-def _two(values: list[int]) -> tuple[int, int]:
-    return values[0], values[1]
+    tensor = tensor.view(torch.bfloat16) if kind == "torch.bfloat16" else tensor
+    if str(tensor.dtype) != kind:
+        raise ValueError(f"an array is {tensor.dtype}, and the record says {kind!r:.80}")
+    return tensor

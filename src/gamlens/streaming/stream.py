@@ -5,7 +5,10 @@ Images are handled in groups of `batch_size` consecutive images.
 1. `BatchPrefetcher` decodes the images of a group in threads, and `sort_by_size` batches those of one size.
 2. `launch` starts forward, backward, maps, and the copy of the results to the host for one group. On a GPU it does not
    wait for any of them, so the next group is launched while the GPU works on this one.
-3. `finish` waits for the results of a group. If a batch failed, its images are explained one by one.
+3. `finish` waits for the results of a group. If a batch failed, its halves are explained, down to single images.
+
+What fails for one image is the error of that image's result, whatever exception it was. What would fail for every image
+is raised once: see `Witness` in `failures.py`.
 """
 
 import os
@@ -22,6 +25,7 @@ import torch
 from gamlens.errors import GamlensError, attempt, reworded
 from gamlens.explanation import Explanation
 from gamlens.inputs.batch import ModelInput, join, normalise_on, part
+from gamlens.streaming.failures import Witness, tried, worded
 from gamlens.streaming.prefetch import BatchPrefetcher
 from gamlens.trace import Guess, Trace
 
@@ -59,11 +63,11 @@ class SizeBatches:
 
     Attributes:
         batches: One (indices of the images in the group, batch) per image size (and per dtype and device).
-        errors: For each image that could not be decoded, by its index in the group, why.
+        errors: For each image that could not be decoded or batched, by its index in the group, why.
     """
 
     batches: tuple[tuple[list[int], ModelInput], ...]
-    errors: dict[int, GamlensError]
+    errors: dict[int, Exception]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +84,7 @@ class PendingBatch:
 
     group: Sequence[Numbered]
     images: SizeBatches
-    results: tuple[Callable[[], list[ExplainedImage]] | GamlensError, ...]
+    results: tuple[Callable[[], list[ExplainedImage]] | Exception, ...]
     start: StartBatch
     landed: Future[None] | None = None
 
@@ -97,8 +101,10 @@ def stream(
 ) -> Iterator[StreamResult]:
     """Yield one StreamResult per image, in order.
 
-    An image that cannot be decoded or explained has an error in its result. If no image has been explained yet, and the
-    model fails on every decoded image of a group, the error is raised instead: the cause is then hardly the images.
+    An image that cannot be decoded or explained has an error in its result, whatever exception it was, and the others
+    go on. A failure that would hit every image is raised once: if the model fails on every decoded image of a group,
+    and no image has been explained yet, or an image that was explained before now fails, too. If a batch needs too much
+    memory, smaller ones are made. KeyboardInterrupt is always raised. However the stream ends, no thread is left.
 
     Args:
         images: The images, a list or any iterable. If it raises, the results of the images before come first.
@@ -116,7 +122,7 @@ def stream(
         ahead = LAUNCHED_AHEAD if device.type == "cuda" else 0
     source_errors: list[Exception] = []
     source, pending = _read(images, source_errors), deque[PendingBatch]()
-    good, slow = 0, False
+    witness, slow = Witness(), False
     start, collate = partial(_start, explain, device), partial(sort_by_size, device=device)
     with (
         ThreadPoolExecutor(1, thread_name_prefix="host") as host,
@@ -130,15 +136,18 @@ def stream(
             if not pending:
                 break
             while pending and (len(pending) > ahead or not _decoded_first(decoded, pending[0])):
-                for result in finish(pending.popleft(), strict=good == 0):
-                    good += not result.error
-                    yield result
+                yield from finish(pending.popleft(), witness)
     if source_errors:
         raise source_errors[0]
 
 
 def explain_group(
-    group: Sequence[Numbered], loaded: Sequence[Loaded], explain: ExplainBatch, *, device: torch.device, strict: bool
+    group: Sequence[Numbered],
+    loaded: Sequence[Loaded],
+    explain: ExplainBatch,
+    *,
+    device: torch.device,
+    witness: Witness,
 ) -> list[StreamResult]:
     """Explain the decoded images of one group and return their results in order.
 
@@ -147,18 +156,18 @@ def explain_group(
         loaded: What decoding each of them gave.
         explain: Traces and explains a batch on `device`.
         device: Where the model lies.
-        strict: Whether the first error is raised if every decoded image fails.
+        witness: Decides whether an error is raised if every decoded image fails.
     """
-    return finish(launch(group, sort_by_size(loaded, device), partial(_start, explain, device)), strict=strict)
+    return finish(launch(group, sort_by_size(loaded, device), partial(_start, explain, device)), witness)
 
 
 def sort_by_size(loaded: Sequence[Loaded], device: torch.device) -> SizeBatches:
     """Batch images of the same size. For the CPU they are also normalised; for a GPU they lie in pinned memory.
 
     Tensors that the user gave may differ in dtype or device, too. Such tensors cannot be concatenated, or only by a
-    change of dtype, so they are in separate batches.
+    change of dtype, so they are in separate batches. If images cannot be batched, each is a batch of its own.
     """
-    errors: dict[int, GamlensError] = {}
+    errors: dict[int, Exception] = {}
     sizes: dict[Any, dict[int, ModelInput]] = {}
     for place, ready in enumerate(loaded):
         if isinstance(ready, GamlensError):
@@ -167,46 +176,74 @@ def sort_by_size(loaded: Sequence[Loaded], device: torch.device) -> SizeBatches:
             batch = ready.batches[0]
             kind = (ready.pending_transform is None, batch.shape[1:], batch.dtype, batch.device)
             sizes.setdefault(kind, {})[place] = ready
-    batches = [(list(one), join(list(one.values()), pin=device.type == "cuda")) for one in sizes.values()]
-    if device.type == "cpu":
-        batches = [(places, normalise_on(ready, device)) for places, ready in batches]
+    batches: list[tuple[list[int], ModelInput]] = []
+    for one in sizes.values():
+        together = tried(_batched, list(one.values()), device)
+        made = [(list(one), together)]
+        if isinstance(together, Exception):
+            made = [([place], tried(_batched, [ready], device)) for place, ready in one.items()]
+        for places, batch_ in made:
+            if isinstance(batch_, Exception):
+                errors[places[0]] = batch_
+            else:
+                batches.append((places, batch_))
     return SizeBatches(tuple(batches), errors)
+
+
+def _batched(several: list[ModelInput], device: torch.device) -> ModelInput:
+    together = join(several, pin=device.type == "cuda")
+    return normalise_on(together, device) if device.type == "cpu" else together
 
 
 def launch(
     group: Sequence[Numbered], images: SizeBatches, start: StartBatch, pool: Executor | None = None
 ) -> PendingBatch:
     """Start to explain a group. With a `pool`, one of its threads waits for the results, and this function does not."""
-    results = tuple(attempt(start, ready, pool) for _, ready in images.batches)
+    results = tuple(tried(start, ready, pool) for _, ready in images.batches)
     landed = pool.submit(lambda: None) if pool else None  # the pool has one thread, which runs this after the copies
     return PendingBatch(group, images, results, start, landed)
 
 
-def finish(pending: PendingBatch, *, strict: bool) -> list[StreamResult]:
-    """Wait for the results of a group and return them in order; the images of a failed batch are explained one by one.
+def finish(pending: PendingBatch, witness: Witness) -> list[StreamResult]:
+    """Wait for the results of a group and return them in order; the images of a failed batch are explained in halves.
 
     Args:
         pending: The group.
-        strict: Whether the first error is raised if every decoded image fails.
+        witness: Decides whether an error is raised if every decoded image fails.
     """
-    found: dict[int, ExplainedImage | GamlensError] = {}
+    found: dict[int, ExplainedImage | Exception] = {}
     for (places, ready), results in zip(pending.images.batches, pending.results, strict=True):
-        together = results if isinstance(results, GamlensError) else attempt(results)
-        if isinstance(together, GamlensError):
-            for number, place in enumerate(places):
-                found[place] = attempt(lambda one: pending.start(one, None)()[0], part(ready, number))
-        else:
-            found.update(zip(places, together, strict=True))
-    failed = [result for result in found.values() if isinstance(result, GamlensError)]
-    if strict and failed and len(failed) == len(found):
-        raise failed[0]
+        together = results if isinstance(results, Exception) else tried(results)
+        several = _in_halves(ready, together, pending.start) if isinstance(together, Exception) else together
+        found.update(zip(places, several, strict=True))
+        good = [at for at, result in enumerate(several) if not isinstance(result, Exception)]
+        if good:
+            witness.saw(part(ready, good[0]))
+    failed = [result for result in found.values() if isinstance(result, Exception)]
+    if failed and len(failed) == len(found):
+        general = witness.general(failed, lambda one: pending.start(one, None)())
+        if general is not None:
+            raise general
     found.update(pending.images.errors)
     return [
-        StreamResult(*numbered, error=str(result))
-        if isinstance(result, GamlensError)
+        StreamResult(*numbered, error=worded(result))
+        if isinstance(result, Exception)
         else StreamResult(*numbered, *result)
         for numbered, result in ((numbered, found[place]) for place, numbered in enumerate(pending.group))
     ]
+
+
+def _in_halves(ready: ModelInput, error: Exception, start: StartBatch) -> Sequence[ExplainedImage | Exception]:
+    """Explain the images of a batch that failed with `error`: in two halves, each of which may fail in turn."""
+    count = len(ready.pictures)
+    if count == 1:
+        return [error]
+    found: list[ExplainedImage | Exception] = []
+    for at in (slice(0, count // 2), slice(count // 2, count)):
+        half = part(ready, at)
+        made = tried(lambda one: start(one, None)(), half)
+        found += _in_halves(half, made, start) if isinstance(made, Exception) else made
+    return found
 
 
 def _start(

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec
 
 from gamlens.errors import GamlensError
+from gamlens.lens import Lens
+from gamlens.models.remote_weights import DownloadNeededError
 from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments as html
 from gamlens.studio.controls import Controls
 from gamlens.studio.downloads import Download, download
 from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.result_images import Shown, guesses, notes, stage_images
-from gamlens.studio.session import SLOTS, ClickedPoint, Session, Sessions, Slot, TabName
+from gamlens.studio.session import SLOTS, ClickedPoint, ModelChoice, Session, Sessions, Slot, TabName
 from gamlens.trace import Trace
 
 log = logging.getLogger("gamlens.studio")
@@ -46,6 +48,20 @@ class TabUpdate(NamedTuple):
 
     def with_error(self, error: GamlensError) -> TabUpdate:
         return self._replace(stage=html.message(str(error)) + self.stage)
+
+
+class ModelUpdate(NamedTuple):
+    """What a change of the model changes on the page: nothing but the notice, if the old model stays.
+
+    Attributes:
+        notice: The HTML of the notice about models; "" removes it, and None leaves it.
+        class_update: The change of the class tab; None if there is none.
+        pair_update: The change of the pair tab; None if there is none.
+    """
+
+    notice: str | None = None
+    class_update: TabUpdate | None = None
+    pair_update: TabUpdate | None = None
 
 
 def _with_session(
@@ -119,23 +135,51 @@ class Actions:
             session.point = None
             return self._show(session, "pair", controls).with_error(error)
 
+    def choose_model(self, session_id: str, name: str, *, download: bool = False) -> ModelChoice:
+        """Begin to load another model, and return at once. `use_model` changes to it when it is loaded.
+
+        Args:
+            session_id: The visitor.
+            name: The name of the model.
+            download: Whether the visitor has agreed that its weights are downloaded.
+        """
+        choice = ModelChoice(name.strip(), self.models.load(name.strip(), download=download))
+        self.sessions.get(session_id).choice = choice
+        return choice
+
     def use_model(
-        self, session_id: str, name: str, class_controls: Controls, pair_controls: Controls
-    ) -> tuple[TabUpdate, TabUpdate]:
-        """Change the model, with one forward per tab that has photos. If it cannot be loaded, the old model stays."""
-        class_update = self._change_model(session_id, name.strip(), class_controls)
-        return class_update, self.redraw(session_id, "pair", pair_controls)
+        self, session_id: str, choice: ModelChoice, class_controls: Controls, pair_controls: Controls
+    ) -> ModelUpdate:
+        """Change to a model that was chosen, with one forward per tab that has photos; wait if it is still loading.
+
+        If it cannot be loaded, the old model stays, and a notice says why. Nothing happens if the visitor has left or
+        has chosen another model meanwhile.
+        """
+        failed = choice.lens.exception()
+        session = self.sessions.find(session_id)
+        if session is None or session.choice is not choice:
+            return ModelUpdate()
+        session.choice = None
+        if isinstance(failed, DownloadNeededError):
+            return ModelUpdate(html.question(str(failed), choice.name))
+        if failed is not None:
+            return ModelUpdate(html.message(str(failed)))
+        class_update = self._change_model(session_id, choice, class_controls)
+        return ModelUpdate("", class_update, self.redraw(session_id, "pair", pair_controls))
 
     @_with_session
-    def _change_model(self, session: Session, name: str, controls: Controls) -> TabUpdate:
-        self.models.lens(name)
-        session.model = name
+    def _change_model(self, session: Session, choice: ModelChoice, controls: Controls) -> TabUpdate:
+        session.model, session.lens = choice.name, choice.lens.result()
         session.forget_traces("class", "pair")
         return self._show(session, "class", controls)
 
-    def model(self, session_id: str) -> str:
-        """The name of the model that this session uses."""
-        return self.sessions.get(session_id).model or self.models.first
+    def model(self, session_id: str) -> tuple[str, Lens]:
+        """The name of the model that this session uses, and the model."""
+        session = self.sessions.get(session_id)
+        return session.model or self.models.first, self._lens(session)
+
+    def _lens(self, session: Session) -> Lens:
+        return session.lens or self.models.lens(self.models.first)
 
     def download(self, session_id: str, tab: TabName, what: str, controls: Controls) -> Download:
         """Make a file of what a tab shows; for `what` see `downloads`. Raises GamlensError if it shows nothing."""
@@ -153,7 +197,7 @@ class Actions:
                 html.message("One more photo is needed: a pair has two." if pictures else HINTS[tab], kind="hint")
             )
         if tab not in session.traces:
-            lens = self.models.lens(session.model or self.models.first)
+            lens = self._lens(session)
             trace = lens.trace(*pictures, n=None) if tab == "class" else lens.trace_pair(*pictures, n=None)
             session.traces[tab] = trace
         return _update(_shown(session, tab, controls.for_blocks(session.traces[tab].blocks)))

@@ -1,19 +1,21 @@
 """The page: its gradio layout, and the action that each event calls. This module imports gradio."""
 
+import asyncio
 import base64
 import json
 from collections import Counter
 from typing import Any
 
 import gradio as gr
+from anyio import to_thread
 
 from gamlens.errors import GamlensError
-from gamlens.studio import widgets
+from gamlens.lens import Lens
+from gamlens.studio import html_fragments, widgets
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import CONTROL_NAMES, Controls
 from gamlens.studio.example_photos import ExamplePhotos
-from gamlens.studio.html_fragments import static_file
-from gamlens.studio.session import SLOTS, ClickedPoint, Slot
+from gamlens.studio.session import SLOTS, ClickedPoint, ModelChoice, Slot
 from gamlens.studio.widgets import Tab
 
 PAGE_TITLE = '<div class="gl-title"><h1>gamlens studio</h1><p>Why does a vision model think so?</p></div>'
@@ -24,6 +26,8 @@ PAGE_FOOTER = (
 TOGGLE_DARK = "() => { document.body.classList.toggle('dark'); }"
 NO_PROGRESS: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
 WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
+# A second choice while the first one loads is sent, too.
+MODEL_EVENT: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 
 
 def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> gr.Blocks:
@@ -42,6 +46,7 @@ def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> g
                 min_width=260,
             )
             gr.Button("Light / dark", size="sm", scale=0, min_width=110, elem_id="dark").click(None, js=TOGGLE_DARK)
+        notice = widgets.clickable_html("", "model-notice")
         with gr.Tabs():
             with gr.Tab("Why this class?", id="class"):
                 class_tab = _class_tab(actions, examples)
@@ -55,7 +60,7 @@ def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> g
             _control_events(actions, tab)
         _target_events(actions, class_tab)
         _point_events(actions, pair_tab)
-        _model_events(actions, model, class_tab, pair_tab)
+        _model_events(actions, model, notice, class_tab, pair_tab)
 
         def leave(request: gr.Request) -> None:
             actions.sessions.end(_session_id(request))
@@ -71,7 +76,7 @@ def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
             picks = widgets.example_buttons(examples, "class")
             bars = widgets.clickable_html("", "bars")
             other_class = gr.Dropdown(
-                _class_choices(actions, actions.models.first),
+                _class_choices(actions.models.lens(actions.models.first)),
                 value=None,
                 label="Explain another class: type its name or number",
                 allow_custom_value=True,
@@ -175,17 +180,58 @@ def _point_events(actions: Actions, tab: Tab) -> None:
     tab.stage.click(point, tab.inputs, tab.stage, **NO_PROGRESS)
 
 
-def _model_events(actions: Actions, model: gr.Dropdown, class_tab: Tab, pair_tab: Tab) -> None:
-    def use_model(request: gr.Request, name: str, *values: Any) -> tuple[Any, ...]:
-        controls = [Controls.from_values(part) for part in (values, values[len(CONTROL_NAMES) :])]
-        updates = actions.use_model(_session_id(request), name, *controls)
-        used = actions.model(_session_id(request))
-        *shown, _ = class_tab.values(updates[0], controls[0])
-        other_class = gr.Dropdown(choices=_class_choices(actions, used), value=None)
-        return (used, *shown, other_class, *pair_tab.values(updates[1], controls[1]))
+def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_tab: Tab, pair_tab: Tab) -> None:
+    """Connect the choice of a model, and the answer to the question whether it may be downloaded.
 
-    inputs = [model, *class_tab.inputs, *pair_tab.inputs]
-    model.input(use_model, inputs, [model, *class_tab.outputs, *pair_tab.outputs], **WITH_PROGRESS)
+    While a model loads, the visitor goes on with the old one. Waiting takes no thread of the server and no place in
+    its queue, and so keeps nobody else waiting.
+    """
+    tabs = [*class_tab.outputs, *pair_tab.outputs]
+
+    def choose_model(request: gr.Request, name: str | None) -> tuple[Any, ...]:
+        return _choose(actions, request, str(name or ""), download=False)
+
+    def answer_question(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
+        return _choose(actions, request, event.pick, download=True)
+
+    async def use_model(request: gr.Request, *values: Any) -> tuple[Any, ...]:
+        session = actions.sessions.find(_session_id(request))
+        choice = session.choice if session is not None else None
+        if choice is None:
+            return (gr.skip(),) * (2 + len(tabs))
+        await asyncio.gather(asyncio.wrap_future(choice.lens), return_exceptions=True)
+        return await to_thread.run_sync(shown, request, choice, values)
+
+    def shown(request: gr.Request, choice: ModelChoice, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        controls = [Controls.from_values(part) for part in (values, values[len(CONTROL_NAMES) :])]
+        update = actions.use_model(_session_id(request), choice, *controls)
+        if update.class_update is None or update.pair_update is None:
+            notice_html = gr.skip() if update.notice is None else update.notice
+            return (notice_html, *(gr.skip(),) * (1 + len(tabs)))
+        name, lens = actions.model(_session_id(request))
+        *class_values, _ = class_tab.values(update.class_update, controls[0])
+        other_class = gr.Dropdown(choices=_class_choices(lens), value=None)
+        return ("", name, *class_values, other_class, *pair_tab.values(update.pair_update, controls[1]))
+
+    inputs, outputs = [*class_tab.inputs, *pair_tab.inputs], [notice, model, *tabs]
+    for chosen in (
+        model.input(choose_model, model, [notice, model], **MODEL_EVENT),
+        notice.click(answer_question, None, [notice, model], **MODEL_EVENT),
+    ):
+        chosen.then(use_model, inputs, outputs, queue=False, **MODEL_EVENT)  # the queue has few places
+
+
+def _choose(actions: Actions, request: gr.Request, name: str, *, download: bool) -> tuple[str, str]:
+    """Begin to load a model. Returns the notice, and the name of the model that is still in use; "" leaves that one."""
+    session_id = _session_id(request)
+    used, _ = actions.model(session_id)
+    if not name.strip():
+        return "", used
+    choice = actions.choose_model(session_id, name, download=download)
+    if choice.lens.done():
+        return "", used
+    text = f"{choice.name} is being loaded. You can go on with {used} meanwhile."
+    return html_fragments.message(text, kind="note"), used
 
 
 def _download_buttons(actions: Actions, tab: Tab) -> None:
@@ -208,16 +254,16 @@ def _download_button(actions: Actions, tab: Tab, what: str, title: str) -> None:
     button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
     payload = gr.Textbox(visible=False)
     saved = button.click(download, tab.inputs, payload, api_visibility="private")
-    saved.then(None, payload, js=static_file("save_file.js"))
+    saved.then(None, payload, js=html_fragments.static_file("save_file.js"))
 
 
 def _session_id(request: gr.Request) -> str:
     return str(request.session_hash)
 
 
-def _class_choices(actions: Actions, model: str) -> list[tuple[str, str]]:
+def _class_choices(lens: Lens) -> list[tuple[str, str]]:
     """The choices of the class field: (label, number) per class. Labels that occur twice include the number."""
-    lens = actions.models.loaded(model)
-    labels = lens.labels if lens is not None else ()
-    often = Counter(labels)
-    return [(label if often[label] == 1 else f"{label} ({number})", str(number)) for number, label in enumerate(labels)]
+    often = Counter(lens.labels)
+    return [
+        (label if often[label] == 1 else f"{label} ({number})", str(number)) for number, label in enumerate(lens.labels)
+    ]

@@ -37,8 +37,13 @@ def _fragments() -> Any:
 
 
 def message(text: str, *, kind: str = "error") -> str:
-    """A message in place of the pictures; `kind` is "error" or "hint"."""
+    """A message in place of the pictures; `kind` is "error", "hint" or "note"."""
     return str(_fragments().message(text, kind))
+
+
+def question(text: str, name: str) -> str:
+    """A question whether a model may be downloaded, with two buttons. A click sends the model's name, or "" for no."""
+    return str(_fragments().question(text, name))
 
 
 def stage(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import webbrowser
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from gamlens.errors import GamlensError
 from gamlens.lens import Lens
 from gamlens.models import DEFAULT_MODEL
 from gamlens.studio.actions import Actions
+from gamlens.studio.address import LOCALHOST, Address, free_address
 from gamlens.studio.example_photos import copy_examples
 from gamlens.studio.html_fragments import static_file
 from gamlens.studio.model_cache import ModelCache
@@ -25,7 +27,6 @@ from gamlens.studio.uploads import MOST_BYTES, TEMP_DIR
 if TYPE_CHECKING:
     import gradio as gr
 
-LOCALHOST = "127.0.0.1"
 SERVER_THREADS, MOST_WAITING = 8, 64
 StudioModels = Lens | str | Mapping[str, Lens | str]
 
@@ -57,6 +58,7 @@ class Studio(AbstractContextManager["Studio"]):
         """Stop the server and delete the photos of all visitors."""
         if not self.ended.is_set():
             self.ended.set()
+            self.actions.models.close()
             self.page.close(verbose=False)
             self.actions.sessions.clear()
             TEMP_DIR.release()
@@ -79,7 +81,8 @@ def launch(
 
     Args:
         models: A lens, the name of a model or `file.py:build`; or a dict of several of these by the name to show.
-        host: The address to listen on. By default only this machine can open the page; "0.0.0.0" lets others in.
+        host: The address to listen on. By default only this machine can open the page; "0.0.0.0" (IPv4) or "::" (IPv6)
+            lets others in.
         port: The port; by default the first free one from 7860.
         auth: (user, password) that visitors must enter. Set it if other machines can open the page.
         browser: Whether to open the page in this machine's browser.
@@ -96,34 +99,36 @@ def launch(
             raise
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
-    given = _given(models)
-    cache = ModelCache(given, any_name=is_loopback(host) and auth is None)
+    given, address = _given(models), free_address(host, port)
+    cache = ModelCache(given, any_name=is_loopback(address.host.strip("[]")) and auth is None)
     cache.lens(cache.first)
     folder = TEMP_DIR.acquire()
     try:
         examples = copy_examples(folder / "examples")
         actions = Actions(cache, Sessions(visits, folder=folder, keep=examples.files.values()))
         page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
-        url = _serve(page, host, port, auth, browser)
+        _serve(page, address, auth)
     except BaseException as error:
         TEMP_DIR.release()
         if not isinstance(error, OSError):
             raise
-        raise GamlensError(f"Cannot listen on {host}:{port or ''}: {error}. Give another --port or --host.") from error
-    studio = Studio(url, actions, page, folder)
+        raise GamlensError(f"Cannot listen on {address.url}: {error}. Give another --port or --host.") from error
+    studio = Studio(address.url, actions, page, folder)
+    if browser:
+        webbrowser.open(studio.url)
     if block:
         studio.wait()
     return studio
 
 
-def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] | None, browser: bool) -> str:
-    """Start the server and return its URL. Sharing, monitoring and every other entry than the page are switched off."""
+def _serve(page: gr.Blocks, address: Address, auth: tuple[str, str] | None) -> None:
+    """Start the server. Sharing, monitoring and every other entry than the page are switched off."""
     page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2)
-    _, url, _ = page.launch(
-        server_name=host,
-        server_port=port,
+    page.launch(
+        server_name=address.host,
+        server_port=address.port,
         auth=auth,
-        inbrowser=browser,
+        inbrowser=False,
         prevent_thread_lock=True,
         quiet=True,
         share=False,
@@ -138,13 +143,12 @@ def _serve(page: gr.Blocks, host: str, port: int | None, auth: tuple[str, str] |
         theme=_theme(),
         css=static_file("studio.css"),
         app_kwargs={
-            "middleware": [(SecurityMiddleware, (is_loopback(host),), {})],
+            "middleware": [(SecurityMiddleware, (is_loopback(address.host.strip("[]")),), {})],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
         },
     )
-    return str(url)
 
 
 def _theme() -> Any:

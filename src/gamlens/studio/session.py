@@ -3,11 +3,13 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from gamlens.errors import GamlensError
+from gamlens.lens import Lens
 from gamlens.pairs.pair_trace import PairTrace
 from gamlens.studio.uploads import Photo, UploadedFiles, read_photo
 from gamlens.trace import Trace
@@ -17,6 +19,13 @@ MOST_SESSIONS = 12
 TabName = Literal["class", "pair"]
 Slot = Literal["photo", "x", "y"]
 SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": ("photo",), "pair": ("x", "y")}
+
+
+class ModelChoice(NamedTuple):
+    """A model that a visitor chose by name, and the lens, which may still be loading."""
+
+    name: str
+    lens: Future[Lens]
 
 
 class ClickedPoint(NamedTuple):
@@ -30,10 +39,12 @@ class ClickedPoint(NamedTuple):
 
 @dataclass(eq=False)
 class Session:
-    """The state of one visitor. Hold `lock` while reading or changing it.
+    """The state of one visitor. Hold `lock` while reading or changing it; `choice` alone can be set at any time.
 
     Attributes:
         model: The name of the chosen model; "" for the first model of the studio.
+        lens: The chosen model, which stays in memory as long as the session uses it; None for the first model.
+        choice: The model that was chosen last, if it is not in use yet.
         photos: The photos by slot.
         traces: One trace per tab whose photos are complete.
         point: The point of a pair that was clicked; None if maps are shown.
@@ -43,6 +54,8 @@ class Session:
     """
 
     model: str = ""
+    lens: Lens | None = field(default=None, repr=False)
+    choice: ModelChoice | None = None
     photos: dict[Slot, Photo] = field(default_factory=dict)
     traces: dict[TabName, Trace | PairTrace] = field(default_factory=dict)
     point: ClickedPoint | None = None
@@ -79,8 +92,9 @@ class Session:
             raise
 
     def close(self) -> None:
-        """Remove all photos and traces of the session from memory and disk."""
+        """Remove all photos and traces of the session from memory and disk, and let go of its model."""
         with self.lock:
+            self.lens = self.choice = None
             for slot in get_args(Slot):
                 self.set_photo(slot, None)
 
@@ -109,6 +123,11 @@ class Sessions:
         for old in late:
             old.close()
         return session
+
+    def find(self, session_id: str) -> Session | None:
+        """The session with this id; None if there is none, such as that of a visitor who has left."""
+        with self._lock:
+            return self._open.get(session_id)
 
     def end(self, session_id: str) -> None:
         with self._lock:

@@ -1,11 +1,35 @@
 """A model from the user's own Python file: `path/to/file.py:build`."""
 
+import ast
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from gamlens.errors import GamlensError, near, reworded
+
+
+def is_python_file(text: str) -> bool:
+    """Whether a model's name is a Python file, with a function in it (`file.py:build`) or without one."""
+    return text.endswith(".py") or ".py:" in text
+
+
+def python_file_error(text: str) -> str:
+    """What to do with the name of a Python file where the name of a model is expected. The file is not run."""
+    file = Path(text.partition(".py")[0] + ".py")
+    if ".py:" in text:
+        return f"{text!r} is a function in a Python file: call it, and give what it returns (a module) in its place."
+    if not file.is_file():
+        return f"There is no file {text!r} to take the model from: write PATH.py:FUNCTION."
+    found: list[str] = []
+    with suppress(SyntaxError, ValueError, OSError):
+        body = ast.parse(file.read_bytes()).body
+        found = [part.name for part in body if isinstance(part, ast.FunctionDef) and not part.name.startswith("_")]
+    choices = f" It has {', '.join(found)}." if found else ""
+    example = f"{text}:{found[0] if found else 'build'}"
+    return f"{text!r} is a Python file: name the function in it that returns the model, as in {example}.{choices}"
 
 
 def from_file(text: str) -> Any:
@@ -24,7 +48,7 @@ def from_file(text: str) -> Any:
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent.resolve()))
     try:
-        with reworded(f"{text!r} failed"):
+        with reworded(f"{text!r} failed"), _without_exit(text):
             spec.loader.exec_module(module)
             build = getattr(module, name, None)
             if not callable(build):
@@ -36,3 +60,15 @@ def from_file(text: str) -> Any:
             return built
     finally:
         sys.path.remove(str(file.parent.resolve()))
+
+
+@contextmanager
+def _without_exit(text: str) -> Iterator[None]:
+    """Turn a call of sys.exit in the user's file into an error, so that it does not end the program that asked."""
+    try:
+        yield
+    except SystemExit as error:
+        raise GamlensError(
+            f"{text!r} called sys.exit({error.code!r}): let it return a model, and run what belongs to a program only "
+            "under if __name__ == '__main__'."
+        ) from error

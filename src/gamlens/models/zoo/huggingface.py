@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,11 +17,15 @@ from torch import Tensor, nn
 from gamlens.capture.layer_points import OUTPUT
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded, warn
+from gamlens.models import remote_weights
 from gamlens.models.checkpoint import LoadedWeights, fill
 from gamlens.models.network import Network
 
 HF_PREFIX = "hf/"
 ANY_SIZE = "interpolate_pos_encoding"
+OFFLINE = "Offline, give hf/FOLDER, with config.json and weights in it; with weights='random' config.json is enough."
+SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
+HF_WEIGHTS = (*SINGLE_FILES, *(f"{file}.index.json" for file in SINGLE_FILES))
 
 
 def transformers() -> Any:
@@ -52,19 +57,20 @@ class ImageTower(nn.Module):
 def build(name: str, weights: LoadedWeights = None) -> Network:
     """A model of the hub or of a folder, with the input of its processor and the labels of its config."""
     package, place = transformers(), name.removeprefix(HF_PREFIX)
+    here = {"local_files_only": _must_read_copy(name, place, weights)}
     try:
-        config = package.AutoConfig.from_pretrained(place)
+        config = package.AutoConfig.from_pretrained(place, **here)
         make = _maker(package, config)
         missing: list[str] = []
         if weights is not None:
             module = make.from_config(config) if hasattr(make, "from_config") else make(config)
         else:
-            module, report = make.from_pretrained(place, output_loading_info=True)
+            module, report = make.from_pretrained(place, output_loading_info=True, **here)
             missing = sorted(report["missing_keys"])
     except (OSError, ValueError, ImportError) as error:
         raise GamlensError(
-            f"{name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). Give an ID of the hub "
-            "or, offline, a folder with config.json and weights; with weights='random' config.json is enough."
+            f"{name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). Give an ID of the "
+            f"hub. {OFFLINE}"
         ) from error
     if isinstance(weights, dict):
         fill(module, weights, source=f"given for {name!r}")
@@ -73,12 +79,28 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
     network = replace(adopt(module.eval()), name=name, weights=place)
     if any("pooler" in key for key in missing):
         network = replace(network, output=_class_token)
-    network = replace(network, **_processor(package, place, network))
+    network = replace(network, **_processor(package, place, network, here))
     if isinstance(network.module, ImageTower):
-        return replace(network, text=_text(package, place, module))
+        return replace(network, text=_text(package, place, module, here))
     if ANY_SIZE in inspect.signature(module.forward).parameters:
         module.register_forward_pre_hook(_interpolate, with_kwargs=True)
     return network
+
+
+def _must_read_copy(name: str, place: str, weights: LoadedWeights) -> bool:
+    """Whether only files of this machine may be read, because the hub cannot be reached or must not be asked."""
+    if Path(place).is_dir():
+        return not remote_weights.downloads_allowed()
+    hub = import_extra("huggingface_hub", "This model", extra="hf")
+    try:
+        hub.utils.validate_repo_id(place.partition("@")[0])
+    except ValueError as error:
+        raise GamlensError(
+            f"{name} could not be loaded: there is no folder {place!r}, and it is no ID of the hub (OWNER/NAME)."
+        ) from error
+    config = remote_weights.on_hub(name, place, ("config.json",), instead=OFFLINE)
+    stored = remote_weights.on_hub(name, place, HF_WEIGHTS, instead=OFFLINE)
+    return remote_weights.must_read_copy(config if weights is not None or config.file is None else stored)
 
 
 def adopt(module: Any) -> Network:
@@ -160,10 +182,10 @@ def _side(config: Any) -> tuple[int, int] | None:
     return _pair(getattr(getattr(config, "vision_config", config), "image_size", None))
 
 
-def _processor(package: Any, place: str, network: Network) -> dict[str, Any]:
+def _processor(package: Any, place: str, network: Network, here: Mapping[str, bool]) -> dict[str, Any]:
     """Size, short side, mean and std of the input as the image processor says; {} and a warning where there is none."""
     try:
-        found = package.AutoImageProcessor.from_pretrained(place)
+        found = package.AutoImageProcessor.from_pretrained(place, **here)
     except (OSError, ValueError, ImportError, KeyError):
         warn(f"hf/{place} has no image processor: ImageNet's mean and std are assumed. Give transform= for others.")
         return {}
@@ -191,14 +213,14 @@ def _pair(size: Any) -> tuple[int, int] | None:
     return (int(edge), int(edge)) if edge else None
 
 
-def _text(package: Any, place: str, dual: Any) -> Callable[[Sequence[str]], Tensor]:
+def _text(package: Any, place: str, dual: Any, here: Mapping[str, bool]) -> Callable[[Sequence[str]], Tensor]:
     """The text half as a function: captions -> embeddings (T,D). The tokenizer is loaded at the first call."""
 
     @cache
     def tokenizer() -> Any:
         what = f"hf/{place} has no tokenizer, so captions cannot be read"
         with reworded(what, OSError, ValueError, ImportError, KeyError):
-            return package.AutoTokenizer.from_pretrained(place)
+            return package.AutoTokenizer.from_pretrained(place, **here)
 
     def encode(captions: Sequence[str]) -> Tensor:
         padding = "max_length" if dual.config.model_type.startswith("siglip") else True

@@ -1,9 +1,13 @@
 """The classifiers of torchvision by name, with the input and labels of their default weights."""
 
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from gamlens.models import checkpoint
+import torch
+
+from gamlens.models import checkpoint, remote_weights
 from gamlens.models.network import Network, family
 
 
@@ -35,12 +39,30 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
         lambda classes: models.get_model(name, weights=None, num_classes=classes, **quiet),
         len(labels),
         weights,
-        pretrained=lambda: models.get_model(name, weights=own),
+        pretrained=lambda: _pretrained(name, own),
     )
     size, short = (int(preset.crop_size[0]),) * 2, int(preset.resize_size[0])
     mean, std = tuple(preset.mean), tuple(preset.std)
     labels = labels if classes == len(labels) else ()
     return Network(module, name, str(own), size=size, mean=mean, std=std, short=short, labels=labels)
+
+
+def _pretrained(name: str, own: Any) -> Any:
+    """The network with its default weights. They are downloaded first if torch.hub has no copy of them.
+
+    torch.hub's own download prints to standard output, where results of the command line go.
+    """
+    from torchvision import models
+
+    remote = remote_weights.at_url(name, own.url, own.meta.get("_file_size"))
+    if remote.file is None:
+        remote_weights.must_read_copy(remote)
+        copy = Path(torch.hub.get_dir(), "checkpoints", own.url.rsplit("/", 1)[1])
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        print(f"Downloading {own.url} to {copy}", file=sys.stderr)
+        digits = torch.hub.HASH_REGEX.search(copy.name)
+        torch.hub.download_url_to_file(own.url, str(copy), digits.group(1) if digits else None)
+    return models.get_model(name, weights=own)
 
 
 PAPER_NETWORKS = family(build, ("densenet201", "resnet101", "resnet50"))
