@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which halves the time to collect them
 
-.PHONY: fuzz scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
+.PHONY: chaos scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -74,8 +74,8 @@ models: $(VENV)/.dev  ## every convolutional network of torchvision and timm: do
 reproduce: $(VENV)/.dev  ## the reference figures beside ours, on the real data (a GPU, or --limit)
 	$(BIN)/python benchmarks/reproduce.py
 
-fuzz: $(VENV)/.dev  ## 5,000 mangled image files through an evaluation
-	$(BIN)/python benchmarks/fuzz.py
+chaos: $(VENV)/.dev  ## thousands of damaged files and folders, killed commands, full disks: all must end right or be refused
+	$(BIN)/python benchmarks/chaos.py $(if $(SEED),--seed $(SEED))
 
 scale: $(VENV)/.dev  ## how runs grow, in one process and on Ray
 	$(BIN)/python benchmarks/scale.py

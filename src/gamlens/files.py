@@ -10,13 +10,14 @@ import errno
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, readable
 
 PART = ".part"  # the suffix of a temporary file
 PART_NAME = re.compile(r"\.gamlens-([0-9a-f]{32})-(?:lock|\d+-.*)\.part", re.DOTALL)  # the group: who writes it
@@ -156,6 +157,14 @@ class StagedFiles:
                 else:
                     file.unlink(missing_ok=True)
             raise _unwritable(self.moves[len(moved)][1], error) from error
+
+
+def check_plain(file: str | os.PathLike[str]) -> None:
+    """Raise a GamlensError if there is a pipe or a device at this path, because reading one may never end."""
+    mode = os.stat(file).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        name = readable(os.fspath(file))
+        raise GamlensError(f"{name!r} is a pipe or a device, not a file: give the path of a file.")
 
 
 @contextmanager

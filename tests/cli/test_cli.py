@@ -103,6 +103,9 @@ def test_compare_writes_both_maps(photos: Path, tmp_path: Path) -> None:
         (["compare", "{photos}/lion.jpg", "{photos}/none.jpg"], "There is no file"),
         (["compare", "{photos}/lion.jpg", "{photos}/cut.jpg"], "truncated"),
         (["classify", "{photos}/lion.jpg", "--weights", "{photos}/text.jpg"], "not a checkpoint"),
+        (["classify", "n" * 400], "File name too long"),
+        (["search", "{photos}/lion.jpg", "--in", "a/" * 3000], "File name too long"),
+        (["table", "n" * 400], "is missing"),
     ],
 )
 def test_errors_are_one_line(photos: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -112,6 +115,14 @@ def test_errors_are_one_line(photos: Path, tmp_path: Path, arguments: list[str],
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+def test_a_link_to_itself_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "items.csv").symlink_to("items.csv")
+    words = ["evaluate", "localization", "--data", "table", "--root", str(tmp_path / "items.csv")]
+    result = runner.invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 1
+    assert "found nothing at" in result.stderr
 
 
 def test_blocks_lists_what_is_read() -> None:

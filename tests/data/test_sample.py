@@ -1,8 +1,10 @@
 """Records: light, picklable, hashable by name, with a stable fingerprint."""
 
 import hashlib
+import os
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +52,14 @@ def test_no_mask() -> None:
     assert A.void() is None
     with pytest.raises(GamlensError, match="'a' has no mask"):
         A.load_mask(1)
+
+
+def test_contents_skip_pipes_and_devices(tmp_path: Path) -> None:
+    """Reading them may never end; what is left counts as before."""
+    (tmp_path / "a.png").write_bytes(b"a")
+    os.mkfifo(tmp_path / "b.png")
+    (tmp_path / "c.png").symlink_to("/dev/zero")
+    samples = tuple(Sample(name, str(tmp_path / name)) for name in ("a.png", "b.png", "c.png"))
+    alone = Dataset("folder", str(tmp_path), (), samples[:1])
+    assert Dataset("folder", str(tmp_path), (), samples).contents() == alone.contents()
+    assert alone.contents() == hashlib.sha256(hashlib.sha256(b"a").digest()).hexdigest()

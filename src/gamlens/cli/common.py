@@ -92,7 +92,10 @@ def exit_with_failures(message: str) -> NoReturn:
 
 @contextmanager
 def errors_as_lines(*, resumes: bool = False) -> Iterator[None]:
-    """Print every GamlensError and GamlensWarning as one line. Any other exception is a bug and keeps its traceback.
+    """Print every GamlensError and GamlensWarning as one line.
+
+    So is what the operating system says about a file, such as a name that is too long or a disk that fails: an OSError
+    that names the file. Any other exception is a bug and keeps its traceback.
 
     Args:
         resumes: Whether the command continues where it stopped when it is started again; Ctrl-C prints which.
@@ -111,6 +114,12 @@ def errors_as_lines(*, resumes: bool = False) -> Iterator[None]:
             yield
         except GamlensError as error:
             tell("error", str(error), "bold red")
+            raise typer.Exit(1) from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            why = f"{str(error.filename)!r:.300}: {error.strerror or error}."
+            tell("error", f"Cannot use {why} Give another name, or check the disk.", "bold red")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             kept = "finished results are kept; run the same command again to continue."

@@ -1,5 +1,6 @@
 """The commands `evaluate`, `subset` and `ablate`."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -157,7 +158,7 @@ def evaluate(
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
-    lens, whole = make(), datasets.load(data, root.resolve(), split=split)
+    lens, whole = make(), datasets.load(data, Path(os.path.realpath(root)), split=split)
     dataset, items, about = _items(lens, whole, protocol, {"items": chosen, "hold_out": named})
     with ItemProgress(f"{kind}, {task}", len(items[:limit])) as progress:
         done = evaluate_run(

@@ -21,6 +21,7 @@ from PIL import Image
 from gamlens.data.plausible import check_pixels
 from gamlens.data.sample import Box
 from gamlens.errors import GamlensError, Registry, attempt, near, reworded
+from gamlens.files import check_plain
 from gamlens.inputs.images import IMAGE_EXTENSIONS, open_image
 
 AnyPath = str | os.PathLike[str]
@@ -178,10 +179,9 @@ def read_as(kind: str, path: AnyPath, *errors: type[Exception]) -> AbstractConte
 
     A pipe or a device is an error, too: reading it may never end.
     """
-    if not Path(path).exists():
+    if not os.path.exists(path):
         raise GamlensError(f"There is no file {str(path)!r}: check the path.")
-    if not (Path(path).is_file() or Path(path).is_dir()):
-        raise GamlensError(f"{str(path)!r} is a pipe or a device, not a file: give the path of a file.")
+    check_plain(path)
     return reworded(f"Cannot read {str(path)!r} as {kind}", *errors, todo=". Download or write the file again.")
 
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gamlens.errors import GamlensError
+from gamlens.files import check_plain
 
 Mask = NDArray[np.bool_]
 HASHED_IMAGES = 32  # how many images `Dataset.contents` reads at most
@@ -136,6 +136,8 @@ class Dataset:
         by_name = sorted(self.samples, key=lambda s: s.name)
         found = hashlib.sha256()
         for sample in by_name[:: max(1, math.ceil(len(by_name) / HASHED_IMAGES))]:
-            with suppress(OSError):
-                found.update(hashlib.sha256(Path(sample.image).read_bytes()).digest())
+            with suppress(OSError, GamlensError):
+                check_plain(sample.image)
+                with open(sample.image, "rb") as file:
+                    found.update(hashlib.file_digest(file, "sha256").digest())
         return found.hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from gamlens.errors import GamlensError, readable, reworded
+from gamlens.files import check_plain
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # Pillow's names
@@ -116,8 +116,7 @@ def open_image(path: str | os.PathLike[str]) -> Image.Image:
     name = os.fspath(path)
     if readable(name) != name:
         raise GamlensError(f"The name of the file '{readable(name)}' is not UTF-8: rename the file.")
-    if not stat.S_ISREG(os.stat(name).st_mode) and not os.path.isdir(name):
-        raise GamlensError(f"{name!r} is a pipe or a device, not an image file: give the path of a file.")
+    check_plain(name)
     return Image.open(name, formats=IMAGE_FORMATS)
 
 

@@ -1,9 +1,8 @@
-"""An evaluation broken off at any moment goes on where it was, and nothing tells that it was broken off."""
+"""An evaluation that is interrupted with Ctrl-C goes on where it was. `tests/test_chaos.py` kills commands."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,8 +12,6 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 import toy
-
-from gamlens.evaluation import results
 
 pytestmark = pytest.mark.slow
 
@@ -59,28 +56,6 @@ def wait_for(place: Path, count: int, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + 60
     while len(parts(place)) < count and process.poll() is None and time.monotonic() < end:
         time.sleep(0.002)
-
-
-def test_killed_at_five_random_points(root: Path, whole: Path, tmp_path: Path) -> None:
-    """kill -9 in the midst of it, five times; then the rows are those of a run that nobody disturbed."""
-    draw = random.Random(0)
-    before = 0
-    for kill in range(1, 6):
-        process = start(root, tmp_path)
-        wait_for(tmp_path, min(before + 1, CHUNKS - 1), process)
-        time.sleep(draw.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        now = len(parts(tmp_path))
-        assert before <= now < CHUNKS, kill
-        assert not (tmp_path / "done.json").exists()
-        before = now
-    done = toy.run(root, tmp_path)
-    assert done["resumed_at"] == 4 * before
-    assert done["items"] == IMAGES
-    assert same(tmp_path, whole)
-    assert not list(tmp_path.rglob("*.part"))
-    assert len(results.read(tmp_path).rows) == IMAGES * 7
 
 
 def test_interrupted(root: Path, whole: Path, tmp_path: Path) -> None:
