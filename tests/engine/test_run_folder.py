@@ -224,3 +224,27 @@ def test_a_run_json_of_lists_in_lists_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("[" * 200_000)
     with pytest.raises(GamlensError, match=r"run\.json' in .* cannot be read: it is not JSON"):
         RunFolder.finished(tmp_path, make="gamlens evaluate")
+
+
+def test_a_kill_at_the_very_end_leaves_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """done.json is written last: without it the run is finished again, and with it nothing is left to delete."""
+
+    class Killed(BaseException):
+        pass
+
+    def write(store: Store, name: str, contents: bytes, plain=Store.write) -> None:
+        if name == "done.json":
+            raise Killed
+        plain(store, name, contents)
+
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        list(run_local(JOB, ITEMS, folder))
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "write", write)
+            with pytest.raises(Killed):
+                folder.finish({"items": 18})
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        assert folder.find_damaged() == {}
+        folder.finish({"items": 18})
+    assert not (tmp_path / "records").exists()
+    assert len(rows(RunFolder.finished(tmp_path, suffix=".json", make="it"))) == 18
