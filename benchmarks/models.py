@@ -91,8 +91,8 @@ class _Replace(ActivationStore):
 
     given: Tensor
 
-    def take(self, point: LayerPoint, tensor: Tensor) -> Tensor:
-        taken = super().take(point, tensor)
+    def take(self, point: LayerPoint, tensor: Tensor, in_place: bool) -> Tensor:
+        taken = super().take(point, tensor, in_place)
         return self.given if point in self.points else taken
 
 

@@ -30,9 +30,9 @@ class Visitor:
         answer.raise_for_status()
         return {"path": answer.json()[0], "meta": {"_type": "gradio.FileData"}, "orig_name": file.name}
 
-    def call(self, name: str, data: list[Any], event: dict[str, Any] | None = None) -> list[Any]:
-        """Call the page's function of that name and return its answer."""
-        (number, *_) = [number for number, fn in self.studio.page.fns.items() if fn.name == name]
+    def call(self, name: str, data: list[Any], event: dict[str, Any] | None = None, *, turn: int = 0) -> list[Any]:
+        """Call the page's function of that name, the first or a later one, and return its answer."""
+        number = [number for number, fn in self.studio.page.fns.items() if fn.name == name][turn]
         body = {"data": data, "fn_index": number, "session_hash": self.session, "event_data": event}
         if not self.studio.page.fns[number].queue:
             answer = self.http.post("gradio_api/run/predict", json=body)

@@ -9,7 +9,7 @@ from studio_kit import noise
 
 from gamlens import GamlensError
 from gamlens.studio.example_photos import copy_examples
-from gamlens.studio.session import Sessions
+from gamlens.studio.session import SessionId, Sessions
 
 
 def test_sessions_end_with_their_files(tmp_path: Path) -> None:
@@ -28,6 +28,17 @@ def test_sessions_end_with_their_files(tmp_path: Path) -> None:
     assert not files[2].exists()
     sessions.clear()
     assert len(sessions) == 0
+
+
+def test_a_visitor_with_many_sessions_closes_only_own_ones(tmp_path: Path) -> None:
+    sessions = Sessions(3, folder=tmp_path)
+    sessions.get(SessionId("guest", "10.0.0.1")).model = "kept"
+    for number in range(9):
+        sessions.get(SessionId(f"many {number}", "10.0.0.2"))
+    assert sessions.get("guest").model == "kept"
+    assert len(sessions) == 3
+    sessions.get(SessionId("other guest", "10.0.0.3")).model = "kept"
+    assert {session.visitor for session in sessions._open.values()} == {"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 
 
 def test_a_photo_of_two_places_stays_until_both_are_done(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from studio_kit import noise
 
 from gamlens import GamlensError
 from gamlens.studio import uploads
-from gamlens.studio.uploads import SharedTempDir, read_photo
+from gamlens.studio.uploads import UploadedFiles, read_photo
 
 
 def test_photo(tmp_path: Path) -> None:
@@ -51,6 +50,27 @@ def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_photo(tmp_path / "none.png")
 
 
+def test_waiting_uploads_are_limited_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that a visit uses do not count, and those that are in use are never swept away."""
+    files = UploadedFiles(tmp_path)
+    monkeypatch.setattr(uploads, "WAITING_IN_ALL", (2, 100))
+    places = [files.begin(f"visitor {number}", 10) for number in range(2)]
+    assert len({*places}) == 2
+    with pytest.raises(GamlensError, match="Too many uploads wait"):
+        files.begin("visitor 3", 10)
+    for place in places:
+        (place / "photo.png").write_bytes(b"0")
+        files.finish(place, place / "photo.png")
+    files.acquire(places[0] / "photo.png")
+    files.finish(files.begin("visitor 3", 10), None)
+    with pytest.raises(GamlensError, match="Too many uploads wait"):
+        files.begin("visitor 3", 100)
+    files.sweep(0)
+    assert [path.parent for path in tmp_path.rglob("*.png")] == [places[0]]
+    files.release(places[0] / "photo.png")
+    assert not list(tmp_path.iterdir())
+
+
 def test_bomb_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of a few bytes that says it has a billion pixels."""
     Image.new("1", (1, 1)).save(tmp_path / "bomb.bmp")
@@ -60,19 +80,3 @@ def test_bomb_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(uploads, "upright", lambda path: pytest.fail("it was decoded"))
     with pytest.raises(GamlensError, match="pixels: make it smaller"):
         read_photo(tmp_path / "bomb.bmp")
-
-
-def test_folder_is_made_by_the_first_and_removed_by_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = SharedTempDir()
-    monkeypatch.setenv("GRADIO_TEMP_DIR", "/before")
-    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
-    first, second = shared.acquire(), shared.acquire()
-    assert first == second
-    assert os.environ["GRADIO_TEMP_DIR"] == str(first)
-    assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
-    shared.release()
-    assert first.is_dir()
-    shared.release()
-    assert not first.exists()
-    assert os.environ["GRADIO_TEMP_DIR"] == "/before"
-    assert "GRADIO_ANALYTICS_ENABLED" not in os.environ

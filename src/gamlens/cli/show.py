@@ -19,7 +19,6 @@ from gamlens.evaluation.table_files import comma_separated, latex, markdown, wri
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
 from gamlens.studio import launch
-from gamlens.studio.security import is_loopback
 
 FIGURE_HELP = "The figure to make:\n\n" + "\n\n".join(
     f"{name}: {figure.about}" for name, figure in figures.FIGURES.items()
@@ -228,17 +227,22 @@ def studio(
             help="How many visitors the studio keeps in memory at once; the least recent ones are forgotten first.",
         ),
     ] = 12,
+    public_url: Annotated[
+        str | None,
+        Option(
+            help="The address of the page in browsers, such as https://example.org/studio, if a reverse proxy serves "
+            "it or if this machine has another name."
+        ),
+    ] = None,
 ) -> None:
     """Open a web page on this machine to explain photos: drop in one, or two, and see why the model thinks so."""
     user, _, password = (auth or "").partition(":")
     if auth is not None and not (user and password):
         raise GamlensError("--auth takes USER:PASSWORD, both not empty, such as --auth ann:secret.")
-    if not is_loopback(host.strip("[]")) and auth is None:
-        note("Anyone who can reach this machine can use the studio: give --auth USER:PASSWORD.")
     with out_console.status("Loading the model and starting the page"):
         named = _studio_models(model or [options.DEFAULT_MODEL], weights or [])
         login = (user, password) if auth else None
-        running = launch(named, host=host, port=port, auth=login, browser=browser, visits=visits)
+        running = launch(named, host=host, port=port, auth=login, browser=browser, visits=visits, public_url=public_url)
     say(f"The studio is at {running.url}  (stop it with Ctrl-C)")
     running.wait()
 

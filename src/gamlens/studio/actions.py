@@ -16,6 +16,7 @@ from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments as html
 from gamlens.studio.controls import Controls
 from gamlens.studio.downloads import Download, download
+from gamlens.studio.freed_memory import return_freed_memory
 from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.result_images import Shown, guesses, notes, stage_images
 from gamlens.studio.session import SLOTS, ClickedPoint, ModelChoice, Session, Sessions, Slot, TabName
@@ -200,6 +201,7 @@ class Actions:
             lens = self._lens(session)
             trace = lens.trace(*pictures, n=None) if tab == "class" else lens.trace_pair(*pictures, n=None)
             session.traces[tab] = trace
+            return_freed_memory()
         return _update(_shown(session, tab, controls.for_blocks(session.traces[tab].blocks)))
 
 

@@ -2,13 +2,15 @@
 
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamlens import render
-from gamlens.explanation import file_stem
+from gamlens.explanation import Explanation, file_stem
+from gamlens.figures import scaled_frame
+from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.studio.result_images import Shown, draw, guesses, point_match, stage_images
 from gamlens.trace import Trace
@@ -38,14 +40,22 @@ def download(what: str, shown: Shown) -> Download:
 def _picture(shown: Shown) -> bytes:
     """The pictures of the stage as one PNG. The view "one" is drawn at the photos' size, up to LONGEST_DOWNLOAD."""
     if shown.point is None and shown.controls.view == "one":
-        images = [draw(result, shown.controls) for result in shown.results]
-        for image in images:
-            image.thumbnail((LONGEST_DOWNLOAD, LONGEST_DOWNLOAD))
+        images = [draw(_not_too_large(result), shown.controls) for result in shown.results]
     else:
         images = [one.image for one in stage_images(shown)]
     stream = io.BytesIO()
     (images[0] if len(images) == 1 else render.beside(images)).save(stream, "PNG")
     return stream.getvalue()
+
+
+def _not_too_large(result: Explanation) -> Explanation:
+    """The result with a smaller picture if its longest side exceeds LONGEST_DOWNLOAD; drawing takes much memory."""
+    image = result.image(0)
+    if max(image.size) <= LONGEST_DOWNLOAD:
+        return result
+    image.thumbnail((LONGEST_DOWNLOAD, LONGEST_DOWNLOAD))
+    frame = scaled_frame(result.frames[0], image)
+    return replace(result, pictures=(Picture(result.pictures[0].name, pixels=image),), frames=(frame,))
 
 
 def _maps(shown: Shown) -> bytes:

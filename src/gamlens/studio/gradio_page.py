@@ -7,15 +7,16 @@ from collections import Counter
 from typing import Any
 
 import gradio as gr
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
 from gamlens.studio import html_fragments, widgets
+from gamlens.studio.access_rules import network_of
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import CONTROL_NAMES, Controls
 from gamlens.studio.example_photos import ExamplePhotos
-from gamlens.studio.session import SLOTS, ClickedPoint, ModelChoice, Slot
+from gamlens.studio.session import SLOTS, ClickedPoint, ModelChoice, SessionId, Slot
 from gamlens.studio.widgets import Tab
 
 PAGE_TITLE = '<div class="gl-title"><h1>gamlens studio</h1><p>Why does a vision model think so?</p></div>'
@@ -25,14 +26,16 @@ PAGE_FOOTER = (
 )
 TOGGLE_DARK = "() => { document.body.classList.toggle('dark'); }"
 NO_PROGRESS: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
-WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
+# Photos are decoded at their full size, which takes much memory: only a few at once.
+FEW_AT_ONCE: dict[str, Any] = {"concurrency_id": "photos", "concurrency_limit": 2, "api_visibility": "private"}
+WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", **FEW_AT_ONCE}
 # A second choice while the first one loads is sent, too.
 MODEL_EVENT: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 
 
 def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> gr.Blocks:
     """Build the whole page. With `welcome` each tab shows its first example when the page opens."""
-    page = gr.Blocks(title="gamlens studio", analytics_enabled=False, delete_cache=(600, 3600))
+    page = gr.Blocks(title="gamlens studio", analytics_enabled=False)
     with page:
         with gr.Row():
             gr.HTML(PAGE_TITLE, apply_default_css=False, elem_id="title")
@@ -194,13 +197,15 @@ def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_t
     def answer_question(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
         return _choose(actions, request, event.pick, download=True)
 
+    few_at_once = CapacityLimiter(FEW_AT_ONCE["concurrency_limit"])
+
     async def use_model(request: gr.Request, *values: Any) -> tuple[Any, ...]:
         session = actions.sessions.find(_session_id(request))
         choice = session.choice if session is not None else None
         if choice is None:
             return (gr.skip(),) * (2 + len(tabs))
         await asyncio.gather(asyncio.wrap_future(choice.lens), return_exceptions=True)
-        return await to_thread.run_sync(shown, request, choice, values)
+        return await to_thread.run_sync(shown, request, choice, values, limiter=few_at_once)
 
     def shown(request: gr.Request, choice: ModelChoice, values: tuple[Any, ...]) -> tuple[Any, ...]:
         controls = [Controls.from_values(part) for part in (values, values[len(CONTROL_NAMES) :])]
@@ -253,12 +258,12 @@ def _download_button(actions: Actions, tab: Tab, what: str, title: str) -> None:
 
     button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
     payload = gr.Textbox(visible=False)
-    saved = button.click(download, tab.inputs, payload, api_visibility="private")
+    saved = button.click(download, tab.inputs, payload, **FEW_AT_ONCE)
     saved.then(None, payload, js=html_fragments.static_file("save_file.js"))
 
 
 def _session_id(request: gr.Request) -> str:
-    return str(request.session_hash)
+    return SessionId(str(request.session_hash), network_of(request.client.host))
 
 
 def _class_choices(lens: Lens) -> list[tuple[str, str]]:

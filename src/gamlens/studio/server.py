@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import threading
 import webbrowser
 from collections.abc import Mapping
@@ -11,18 +13,22 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, warn
 from gamlens.lens import Lens
 from gamlens.models import DEFAULT_MODEL
+from gamlens.studio.access_rules import AccessRules, is_loopback
 from gamlens.studio.actions import Actions
 from gamlens.studio.address import LOCALHOST, Address, free_address
 from gamlens.studio.example_photos import copy_examples
+from gamlens.studio.freed_memory import return_freed_memory
 from gamlens.studio.html_fragments import static_file
 from gamlens.studio.model_cache import ModelCache
-from gamlens.studio.security import SecurityMiddleware, is_loopback
+from gamlens.studio.security import SecurityMiddleware
 from gamlens.studio.session import MOST_SESSIONS, Sessions
-from gamlens.studio.uploads import MOST_BYTES, TEMP_DIR
+from gamlens.studio.temp_folder import TEMP_DIR
+from gamlens.studio.uploads import MOST_BYTES, SWEEP_SECONDS, UploadedFiles
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -54,6 +60,12 @@ class Studio(AbstractContextManager["Studio"]):
                 signal.signal(signal.SIGTERM, before)
             self.close()
 
+    def sweep(self) -> None:
+        """Delete uploads that nobody uses, and give freed memory back, again and again until the studio is closed."""
+        while not self.ended.wait(SWEEP_SECONDS):
+            self.actions.sessions.files.sweep()
+            return_freed_memory()
+
     def close(self) -> None:
         """Stop the server and delete the photos of all visitors."""
         if not self.ended.is_set():
@@ -76,6 +88,7 @@ def launch(
     browser: bool = False,
     visits: int = MOST_SESSIONS,
     block: bool = False,
+    public_url: str | None = None,
 ) -> Studio:
     """Start the studio and return at once.
 
@@ -88,6 +101,9 @@ def launch(
         browser: Whether to open the page in this machine's browser.
         visits: How many visitors are kept in memory at once; the least recently used one is forgotten first.
         block: Whether to wait until the studio is interrupted before returning.
+        public_url: The address of the page in browsers, such as "https://example.org/studio", if it differs from the
+            address listened on: that of a reverse proxy, or another name of this machine. By default the environment
+            variable GRADIO_ROOT_PATH.
 
     Returns:
         The running studio, with `.url` and `.close()`.
@@ -100,20 +116,22 @@ def launch(
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
     given, address = _given(models), free_address(host, port)
-    cache = ModelCache(given, any_name=is_loopback(address.host.strip("[]")) and auth is None)
+    rules = _access_rules(address.host.strip("[]"), auth, public_url)
+    cache = ModelCache(given, any_name=rules.only_this_machine and auth is None)
     cache.lens(cache.first)
     folder = TEMP_DIR.acquire()
     try:
         examples = copy_examples(folder / "examples")
         actions = Actions(cache, Sessions(visits, folder=folder, keep=examples.files.values()))
         page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
-        _serve(page, address, auth)
+        _serve(page, address, auth, (rules, actions.sessions.files), visits)
     except BaseException as error:
         TEMP_DIR.release()
         if not isinstance(error, OSError):
             raise
         raise GamlensError(f"Cannot listen on {address.url}: {error}. Give another --port or --host.") from error
     studio = Studio(address.url, actions, page, folder)
+    threading.Thread(target=studio.sweep, name="gamlens studio sweep", daemon=True).start()
     if browser:
         webbrowser.open(studio.url)
     if block:
@@ -121,12 +139,43 @@ def launch(
     return studio
 
 
-def _serve(page: gr.Blocks, address: Address, auth: tuple[str, str] | None) -> None:
+def _access_rules(host: str, auth: tuple[str, str] | None, public_url: str | None) -> AccessRules:
+    """The rules for requests. Warns if everybody who can reach this machine can use the studio."""
+    public = public_url if public_url is not None else os.environ.get("GRADIO_ROOT_PATH", "")
+    rules = AccessRules(host, auth is not None, public, notebook=_in_notebook())
+    if auth is None and not rules.only_this_machine:
+        warn(
+            f"Anyone who can reach this machine at {rules.reached_at} can use the studio: set auth=(user, password), "
+            "or on the command line --auth USER:PASSWORD."
+        )
+    if public_url is not None and (urlsplit(public).scheme not in ("http", "https") or not urlsplit(public).hostname):
+        raise GamlensError(
+            f"public_url is the address of the page in browsers, such as https://example.org/studio; found {public!r}."
+        )
+    if not is_loopback(host):
+        _ = rules.own_names  # asks for them now, not while a visitor waits
+    return rules
+
+
+def _in_notebook() -> bool:
+    """Whether this code runs in IPython, where gradio shows the page in a frame below the cell."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def _serve(
+    page: gr.Blocks,
+    address: Address,
+    auth: tuple[str, str] | None,
+    guard: tuple[AccessRules, UploadedFiles],
+    visits: int,
+) -> None:
     """Start the server. Sharing, monitoring and every other entry than the page are switched off."""
-    page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2)
+    page.queue(max_size=MOST_WAITING, default_concurrency_limit=SERVER_THREADS // 2, api_open=False)
     page.launch(
         server_name=address.host,
         server_port=address.port,
+        root_path=guard[0].public_url or None,
         auth=auth,
         inbrowser=False,
         prevent_thread_lock=True,
@@ -136,6 +185,8 @@ def _serve(page: gr.Blocks, address: Address, auth: tuple[str, str] | None) -> N
         pwa=False,
         mcp_server=False,
         enable_monitoring=False,
+        run_history=False,
+        state_session_capacity=4 * visits,
         max_threads=SERVER_THREADS,
         max_file_size=MOST_BYTES,
         allowed_paths=[],
@@ -143,7 +194,7 @@ def _serve(page: gr.Blocks, address: Address, auth: tuple[str, str] | None) -> N
         theme=_theme(),
         css=static_file("studio.css"),
         app_kwargs={
-            "middleware": [(SecurityMiddleware, (is_loopback(address.host.strip("[]")),), {})],
+            "middleware": [(SecurityMiddleware, guard, {})],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,

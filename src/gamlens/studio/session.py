@@ -1,7 +1,7 @@
 """The state of each visitor: photos, one trace per tab, the clicked point and the chosen model."""
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, get_args
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.studio.freed_memory import return_freed_memory
 from gamlens.studio.uploads import Photo, UploadedFiles, read_photo
 from gamlens.trace import Trace
 
@@ -19,6 +20,17 @@ MOST_SESSIONS = 12
 TabName = Literal["class", "pair"]
 Slot = Literal["photo", "x", "y"]
 SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": ("photo",), "pair": ("x", "y")}
+
+
+class SessionId(str):
+    """The id of a session, and the address of its visitor, who may have more than one session."""
+
+    visitor: str
+
+    def __new__(cls, name: str, visitor: str = "") -> "SessionId":
+        made = super().__new__(cls, name)
+        made.visitor = visitor
+        return made
 
 
 class ModelChoice(NamedTuple):
@@ -50,6 +62,7 @@ class Session:
         point: The point of a pair that was clicked; None if maps are shown.
         unused: Files that are released with the next photo or at the end.
         files: Counts the users of all uploaded files, and is shared by all sessions.
+        visitor: The address that the visitor comes from.
         lock: Protects all of these.
     """
 
@@ -61,6 +74,7 @@ class Session:
     point: ClickedPoint | None = None
     unused: list[Path] = field(default_factory=list, repr=False)
     files: UploadedFiles = field(default_factory=UploadedFiles, repr=False)
+    visitor: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def forget_traces(self, *tabs: TabName) -> None:
@@ -97,10 +111,12 @@ class Session:
             self.lens = self.choice = None
             for slot in get_args(Slot):
                 self.set_photo(slot, None)
+        return_freed_memory()
 
 
 class Sessions:
-    """Sessions by id. If there are more than `most`, the least recently used one is closed.
+    """Sessions by id. If there are more than `most`, one is closed: the least recently used one of the visitor who has
+    the most sessions, so that a visitor who opens many does not close those of others.
 
     Uploads in `folder` are deleted when no session uses them, except for those in `keep`, such as the example photos.
     """
@@ -115,14 +131,20 @@ class Sessions:
         return len(self._open)
 
     def get(self, session_id: str) -> Session:
-        """The session with this id; a new one if there is none."""
+        """The session with this id; a new one if there is none. A SessionId also tells whose session it is."""
         with self._lock:
-            session = self._open.setdefault(session_id, Session(files=self.files))
+            new = Session(files=self.files, visitor=getattr(session_id, "visitor", ""))
+            session = self._open.setdefault(session_id, new)
             self._open.move_to_end(session_id)
-            late = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - self.most)]
+            late = [self._open.pop(self._next_to_close()) for _ in range(len(self._open) - self.most)]
         for old in late:
             old.close()
         return session
+
+    def _next_to_close(self) -> str:
+        *older, newest = self._open.items()
+        count = Counter(session.visitor for _, session in (*older, newest))
+        return max(older or [newest], key=lambda item: count[item[1].visitor])[0]
 
     def find(self, session_id: str) -> Session | None:
         """The session with this id; None if there is none, such as that of a visitor who has left."""

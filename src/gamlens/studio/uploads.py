@@ -1,14 +1,14 @@
-"""Uploaded photos: reading and checking them, the temporary folder, and deleting files that nobody uses any more."""
+"""Uploaded photos: reading and checking them, limits, and deleting files that nobody uses any more."""
 
 import contextlib
 import math
-import os
+import secrets
+import shutil
 import threading
-from collections import Counter
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from PIL import Image
 
@@ -18,6 +18,9 @@ from gamlens.inputs.images import Picture, open_image, upright
 MEGA = 10**6
 MOST_BYTES, MOST_PIXELS = 20 * MEGA, 40 * MEGA
 SCREEN_SIDE = 960
+SWEEP_SECONDS = 15
+# How many uploads, and how many of their bytes, may wait to be used, and for how long.
+WAITING_PER_VISITOR, WAITING_IN_ALL, SECONDS_UNUSED = (20, 200 * MEGA), (60, 600 * MEGA), 180
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,75 +37,83 @@ class Photo:
         return Picture(self.name, path=str(self.path))
 
 
-class UploadedFiles:
-    """Counts the users of each uploaded file, because visitors who upload the same photo share one file.
+@dataclass
+class Upload:
+    """An uploaded file: its size in bytes, the address it came from, when it came, and how many photos use it."""
 
-    The last user's `release` deletes the file if it lies in `folder`, where uploads are written. No other file is ever
-    deleted, nor are the files in `keep` (the studio's own examples).
+    size: int
+    visitor: str
+    moment: float
+    users: int = 0
+
+
+class UploadedFiles:
+    """The uploaded files, their users, and how many may wait for a user.
+
+    An upload waits from the moment its request begins until a visit uses it as a photo. How many files and bytes may
+    wait is limited per visitor and in all; `sweep` deletes those that have waited too long. What visits use needs no
+    further limit, because a visit has few photos. A file is deleted when its last user releases it, if it lies in
+    `folder`, where uploads are written. No other file is ever deleted, nor are the files in `keep` (the studio's own
+    examples).
     """
 
     def __init__(self, folder: Path | None = None, keep: Iterable[Path] = ()) -> None:
         self.folder = folder.resolve() if folder is not None else None
         self.keep = frozenset(path.resolve() for path in keep)
-        self._users: Counter[Path] = Counter()
+        self._uploads: dict[Path, Upload] = {}
         self._lock = threading.Lock()
+
+    def begin(self, visitor: str, size: int) -> Path:
+        """Make the folder for an upload of at most `size` bytes. Raises GamlensError if too many wait already."""
+        if self.folder is None:
+            raise GamlensError("This studio has no folder for uploads.")
+        with self._lock:
+            waiting = [upload for upload in self._uploads.values() if not upload.users]
+            own = [upload for upload in waiting if upload.visitor == visitor]
+            for uploads, (files, most) in ((own, WAITING_PER_VISITOR), (waiting, WAITING_IN_ALL)):
+                if len(uploads) >= files or sum(upload.size for upload in uploads) + size > most:
+                    raise GamlensError(f"Too many uploads wait to be used: try again in {SECONDS_UNUSED} seconds.")
+            place = self.folder / secrets.token_hex(16)
+            place.mkdir(mode=0o700)
+            self._uploads[place] = Upload(size, visitor, time.monotonic())
+            return place
+
+    def finish(self, place: Path, file: Path | None) -> None:
+        """End an upload: its `file`, None if it failed, now waits for a user."""
+        with self._lock:
+            upload = self._uploads.pop(place)
+            if file is None:
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                self._uploads[file] = replace(upload, size=file.stat().st_size, moment=time.monotonic())
 
     def acquire(self, path: Path) -> None:
         with self._lock:
-            self._users[path] += 1
+            self._uploads.setdefault(path, Upload(0, "", time.monotonic())).users += 1
 
     def release(self, path: Path) -> None:
         """Remove one user of a file. An upload without users is deleted, and its folder if that is then empty."""
         with self._lock:
-            self._users[path] -= 1
-            if self._users[path] > 0:
-                return
-            del self._users[path]
-            own = path.resolve()
-            if own in self.keep or self.folder not in own.parents:
-                return
-            with contextlib.suppress(OSError):
-                path.unlink()
-                path.parent.rmdir()
+            self._uploads[path].users -= 1
+            if self._uploads[path].users <= 0:
+                self._delete(path)
 
-
-class SharedTempDir:
-    """One temporary folder for all studios of this process.
-
-    While it is in use, the environment, which gradio reads at every upload, tells gradio to write there and to send
-    no analytics. `release` by the last user deletes the folder and restores the environment.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._folder: TemporaryDirectory[str] | None = None
-        self._environment: dict[str, str | None] = {}
-
-    def acquire(self) -> Path:
+    def sweep(self, longest: float = SECONDS_UNUSED) -> None:
+        """Delete the files that have waited for a user for more than `longest` seconds."""
         with self._lock:
-            if self._folder is None:
-                self._folder = TemporaryDirectory(prefix="gamlens-studio-", ignore_cleanup_errors=True)
-                wanted = {"GRADIO_TEMP_DIR": self._folder.name, "GRADIO_ANALYTICS_ENABLED": "False"}
-                self._environment = {name: os.environ.get(name) for name in wanted}
-                os.environ.update(wanted)
-            self._users += 1
-            return Path(self._folder.name)
+            late = time.monotonic() - longest
+            for path in [path for path, upload in self._uploads.items() if not upload.users and upload.moment < late]:
+                if path.parent != self.folder:  # otherwise the folder of an upload that has not ended
+                    self._delete(path)
 
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users or self._folder is None:
-                return
-            self._folder.cleanup()
-            self._folder = None
-            for name, value in self._environment.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
-
-
-TEMP_DIR = SharedTempDir()
+    def _delete(self, path: Path) -> None:
+        del self._uploads[path]
+        own = path.resolve()
+        if own in self.keep or self.folder not in own.parents:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
 
 
 def read_photo(path: str | Path) -> Photo:
@@ -123,9 +134,9 @@ def read_photo(path: str | Path) -> Photo:
     except GamlensError as error:
         reason = str(error).replace(str(file), file.name).replace("cannot identify image file", "not an image file")
         raise GamlensError(f"{reason.rstrip('.')}. Give a JPEG, PNG, WebP, GIF, BMP or TIFF photo.") from error
-    small = whole.copy()
-    small.thumbnail((SCREEN_SIDE, SCREEN_SIDE), Image.Resampling.LANCZOS)
-    return Photo(file, file.name, whole.size, small)
+    full_size = whole.size
+    whole.thumbnail((SCREEN_SIDE, SCREEN_SIDE), Image.Resampling.LANCZOS)
+    return Photo(file, file.name, full_size, whole)
 
 
 def _pixels(file: Path) -> float:
