@@ -218,3 +218,27 @@ def test_what_waits_is_bounded(tmp_path: Path) -> None:
         list(run_local(Job(Counting, encode, 10, 2), list(range(400)), folder, workers=3))
     assert state["worked"] == 200
     assert state["most"] <= 4
+
+
+def test_a_kill_at_the_very_end_leaves_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """done.json is written last: without it the run is finished again, and with it nothing is left to delete."""
+
+    class Killed(BaseException):
+        pass
+
+    def write(store: Store, name: str, contents: bytes, plain=Store.write) -> None:
+        if name == "done.json":
+            raise Killed
+        plain(store, name, contents)
+
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        list(run_local(JOB, ITEMS, folder))
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "write", write)
+            with pytest.raises(Killed):
+                folder.finish({"items": 18})
+    with RunFolder(tmp_path, ABOUT, suffix=".json") as folder:
+        assert folder.find_damaged() == {}
+        folder.finish({"items": 18})
+    assert not (tmp_path / "records").exists()
+    assert len(rows(RunFolder.finished(tmp_path, suffix=".json", make="it"))) == 18

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gamlens.errors import GamlensError
+from gamlens.files import check_plain
 from gamlens.inputs.frame import Frame
 
 ALWAYS_PLAUSIBLE = 2**28  # bytes that any file may expand to, however small it is: flat maps are all zeros
@@ -51,6 +52,7 @@ def read_arrays(path: str | os.PathLike[str], wanted: Callable[[str], bool]) -> 
     Nothing in the file is run. What cannot be read, such as an array of Python objects, is a ValueError or an error
     of zipfile or zlib.
     """
+    check_plain(path)
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{str(path)!r} is not an .npz file, or its end is missing")
     with zipfile.ZipFile(path) as archive:

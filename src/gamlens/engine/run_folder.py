@@ -212,7 +212,10 @@ class RunFolder:
         return (_json(self.store, RUN, f"restore it, or {AFRESH}") or {}).get(key)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the manifest and the summary. Every part must be there."""
+        """Write the manifest and the summary. Every part must be there.
+
+        The summary comes last: if the process is killed before, the next one does all of this again.
+        """
         written = self.written()
         count = max(written, default=-1) + 1 if self.chunks is None else self.chunks
         self._check_missing(count)
@@ -220,8 +223,8 @@ class RunFolder:
         records = [self._records.get(chunk) or PartRecord.of(self.part(chunk), ()) for chunk in range(count)]
         check_lock(self.store, self._lock.token)
         part_files.write_manifest(self.store, self._run, records)
-        self.store.write(DONE, json.dumps(dict(summary), indent=2).encode())
         self._remove(RECORDS, ".json")
+        self.store.write(DONE, json.dumps(dict(summary), indent=2).encode())
 
     def beat(self) -> None:
         """Raise a GamlensError if another process holds the lock now. A run that writes elsewhere calls it often."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError
-from gamlens.files import PART, sweep, write_whole
+from gamlens.files import PART, check_plain, sweep, write_whole
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the errors of a write for which there is no room
 
@@ -36,6 +36,7 @@ class Store:
         """The contents of a file, or None if it does not exist."""
         try:
             if self._files is None:
+                check_plain(Path(self._root, name))
                 return Path(self._root, name).read_bytes()
             with self._files.open_input_stream(self._path(name)) as file:
                 return bytes(file.read())

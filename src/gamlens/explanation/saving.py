@@ -20,7 +20,7 @@ from PIL import Image, ImageChops
 from gamlens.errors import GamlensError
 from gamlens.explanation import storage
 from gamlens.explanation.result import Explanation, PairExplanation
-from gamlens.files import StagedFiles
+from gamlens.files import StagedFiles, check_plain
 from gamlens.render import COLORMAPS, STYLES, is_marked_png, write_png
 
 MISSHAPEN = KeyError, TypeError, IndexError, ValueError  # what reading a record of another shape raises
@@ -163,8 +163,9 @@ def _is_drawn(file: Path, draw: Callable[..., Image.Image], ways: Iterable[dict[
 def _read_record(place: Path) -> dict[str, Any]:
     """Return the contents of explanation.json in this folder, or {} if it is not one that `save` wrote."""
     try:
+        check_plain(place / storage.JSON)
         record = json.loads((place / storage.JSON).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError, GamlensError):
         return {}
     if not isinstance(record, dict) or record.get("format") != storage.FORMAT:
         return {}

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import stat
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from gamlens.data.plausible import read_arrays, stored_frame, whole_number
 from gamlens.data.table import MOST_CLASS_NAMES
 from gamlens.errors import GamlensError, reworded
 from gamlens.explanation.result import NO_CLASS, Explanation, file_stem
-from gamlens.files import StagedFiles
+from gamlens.files import StagedFiles, check_plain
 from gamlens.inputs.images import Picture
 from gamlens.render import write_png
 
@@ -72,8 +73,10 @@ def _write_maps(arrays: dict[str, Any], out: IO[bytes]) -> None:
 def is_marked_maps(file: Path) -> bool:
     """Whether a file is a maps.npz that `stage` wrote and nobody changed; False for a link."""
     try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            return False
         with zipfile.ZipFile(file) as archive:
-            return not file.is_symlink() and archive.comment == _maps_mark(archive)
+            return archive.comment == _maps_mark(archive)
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False
 
@@ -94,6 +97,7 @@ def load(folder: str | Path) -> Explanation:
                 "wrote."
             )
     with reworded(f"Cannot read the explanation in {str(place)!r}"):
+        check_plain(place / JSON)
         record = json.loads((place / JSON).read_text(encoding="utf-8"))
         form = record.get("format") if isinstance(record, dict) else None
         if form != FORMAT:
