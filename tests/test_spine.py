@@ -11,7 +11,7 @@ import spine
 # calls, functions, files, file changes: what one call takes, plus ten per cent
 LIMITS = {
     "classify(tensor)": (96, 65, 14, 52),
-    "classify(path)": (123, 81, 18, 67),
+    "classify(path)": (123, 81, 19, 67),
     "compare(a, b)": (199, 95, 16, 100),
 }
 
