@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import nets
@@ -20,7 +21,7 @@ from gamlens.cli import app
 from gamlens.data import Box, Dataset, Sample, hold_out, load, neighbour_pairs, small
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
-from gamlens.evaluation.paper_numbers import paper_of
+from gamlens.evaluation.paper_numbers import PaperNumber, paper_of
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.evaluation.table_files import comma_separated, latex
 
@@ -162,10 +163,32 @@ def test_random_weights_never_enter_a_table(root: Path) -> None:
 
 
 def test_the_papers_numbers() -> None:
-    assert paper_of("classification", "ilsvrc", "all", "IoU", "densenet201", "gam", 2) == ("densenet201", 56.9)
-    assert paper_of("cosine", "ilsvrc", "10", "PIC", "resnet50", "grad_cam", 1) == ("resnet101", 27.93)
-    assert paper_of("dot", "ilsvrc", "all", "IoU", "densenet201", "grad_cam_pp", 1) is None
-    assert paper_of("classification", "voc", "25", "IoU", "tresnet_l", "gam", 1) == ("tresnet", 34.1)
+    """A number of the same model where there is one; a bound is a bound; Grad-CAM++'s belong to its literal form."""
+    number = partial(PaperNumber, below=False)
+    iou = paper_of("classification", "ilsvrc", "all", "IoU", "densenet201", "gam", 2)
+    assert iou == number(56.9, model="densenet201", method="gam")
+    pic = paper_of("cosine", "ilsvrc", "10", "PIC", "resnet50", "grad_cam", 1)
+    assert pic == number(27.93, model="resnet101", method="grad_cam")
+    voc = paper_of("classification", "voc", "25", "IoU", "tresnet_l", "gam", 1)
+    assert voc == number(34.1, model="tresnet", method="gam")
+    for method in ("grad_cam_pp", "grad_cam_pp_literal"):
+        dead = paper_of("dot", "ilsvrc", "all", "IoU", "densenet201", method, 1)
+        assert dead == PaperNumber(1.0, below=True, model="densenet201", method="grad_cam_pp_literal")
+        assert str(dead) == "<1"
+    assert paper_of("dot", "ilsvrc", "all", "IoU", "densenet201", "layer_cam", 1) is None
+
+
+def test_a_number_of_another_method_says_so() -> None:
+    """The paper ran the literal Grad-CAM++: beside the stable one its number names that method."""
+    about = {"model": "resnet50", "weights": "given", "data": "ilsvrc", "protocol": Protocol(task="dot").record()}
+    columns = {"iou": np.full((4, 19), 0.5, np.float32), "held_out": np.array([True, False, False, False])}
+    columns["item"] = ["a", "b", "c", "d"]
+    run = results.Run(about, {("grad_cam_pp", 1): columns, ("gam", 1): columns})
+    found = {cell.method: cell for cell in tables.cells(run) if cell.metric == "IoU"}
+    assert (found["gam"].paper, found["gam"].paper_shown, found["gam"].paper_model) == (57.9, "57.9", "resnet101")
+    stable = found["grad_cam_pp"]
+    assert (stable.paper, stable.paper_shown) == (None, "<1")
+    assert stable.paper_model == "resnet101, Grad-CAM++ (literal)"
 
 
 USER = """

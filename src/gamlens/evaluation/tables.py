@@ -14,7 +14,7 @@ from torch import Tensor
 from gamlens import metrics
 from gamlens.errors import GamlensError
 from gamlens.evaluation.metric_columns import metrics_of, needs_positive, table_columns
-from gamlens.evaluation.paper_numbers import paper_of
+from gamlens.evaluation.paper_numbers import PaperNumber, paper_of
 from gamlens.evaluation.protocol import usual_truth, variant
 from gamlens.evaluation.results import Columns, Run
 from gamlens.methods import METHODS
@@ -57,7 +57,9 @@ class Cell:
         value: The mean and its interval.
         threshold: The threshold at which maps were cut, if the metric has one.
         left_out: How many items the mean leaves out; `why` says the reason.
-        paper: The paper's number, measured with `paper_model`.
+        paper: The paper's number; None if it has none, or only a bound.
+        paper_model: What the paper measured it with: the model, and the method if that is another one.
+        paper_shown: The paper's number as text, such as "<1" for a bound; "" if it has none.
         errors: How many items of the run failed.
         run: The description of the run as JSON, which tells runs apart.
         better: Whether higher ("up") or lower ("down") is better.
@@ -77,6 +79,7 @@ class Cell:
     run: str = ""
     better: Better = "up"
     why: str = ""
+    paper_shown: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +110,18 @@ def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
         for score in scores(run, columns, confidence=confidence):
             metric, own = score.metric, score.found
             where = (setting.task, setting.data, setting.subset, metric.title, setting.model)
-            name, known = (paper_of(*where, method, n) if usual_truth(run.about) else None) or ("", None)
+            known = paper_of(*where, method, n) if usual_truth(run.about) else None
             number = cell(metric.title, method, n, metrics.bootstrap(score.counted), own.threshold, own.left_out)
-            found.append(replace(number, paper=known, paper_model=name, better=metric.better, why=own.why))
+            number = replace(number, better=metric.better, why=own.why)
+            found.append(number if known is None else _with_paper(number, known))
     return found
+
+
+def _with_paper(cell: Cell, known: PaperNumber) -> Cell:
+    """The cell with the paper's number; if it is another method's, that is said with its model."""
+    other = "" if known.method == cell.method else f", {METHODS[known.method].title}"
+    value = None if known.below else known.value
+    return replace(cell, paper=value, paper_model=f"{known.model}{other}", paper_shown=str(known))
 
 
 def check_confidence(name: str) -> None:
@@ -248,8 +259,8 @@ def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int])
         one, two = mine.get((method, 1)), mine.get((method, 2))
         gain = metrics.improvement(one.value.mean, two.value.mean, one.better) if one and two else float("nan")
         line.append(f"{gain:+.1f} %" if gain == gain else "")
-    known = [mine[method, n] for n in (1, 2) if (method, n) in mine and mine[method, n].paper is not None]
-    numbers = " / ".join(f"{cell.paper:g}" for cell in known)
+    known = [mine[method, n] for n in (1, 2) if (method, n) in mine and mine[method, n].paper_shown]
+    numbers = " / ".join(cell.paper_shown for cell in known)
     return [*line, f"{numbers} ({known[0].paper_model})" if known else ""]
 
 

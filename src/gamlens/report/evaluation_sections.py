@@ -24,7 +24,7 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
     found = tables.cells(run, confidence=confidence)
     heads = {cell.metric: f"{cell.metric} {'↓' if cell.better == 'down' else '↑'}" for cell in found}
     lead = next(iter(heads))
-    papers = " / ".join(dict.fromkeys(cell.metric for cell in found if cell.paper is not None))
+    papers = " / ".join(dict.fromkeys(cell.metric for cell in found if cell.paper_shown))
     cut = any(cell.threshold is not None for cell in found if cell.metric == lead)
     header = ["method", "n", *heads.values(), *([f"{lead}'s threshold"] if cut else []), "items"]
     header += [f"the paper's {papers}"] if papers else []
@@ -33,8 +33,8 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         mine = {cell.metric: cell for cell in found if (cell.method, cell.n) == (method, n)}
         first = mine[lead]
         at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
-        known = [cell for cell in mine.values() if cell.paper is not None]
-        paper = " / ".join(f"{cell.paper:g}" for cell in known) + (f" ({known[0].paper_model})" if known else "")
+        known = [cell for cell in mine.values() if cell.paper_shown]
+        paper = " / ".join(cell.paper_shown for cell in known) + (f" ({known[0].paper_model})" if known else "")
         title = METHODS[method].title if n else f"{method} (control)"
         values = (tables.shown(mine.get(name)) for name in heads)
         lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))
