@@ -1,7 +1,7 @@
 """The layout of the paper's Tables 1 and 2, from `paper_tables.toml`: sections, lines, and the network of each line."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -122,10 +122,11 @@ def paper_tables() -> tuple[PaperTable, ...]:
 @cache
 def paper_networks() -> dict[str, PaperNetwork]:
     """The networks of both tables by name."""
-    return {
-        name: PaperNetwork(name=name, **{key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
-        for name, given in _layout()["networks"].items()
-    }
+    found = {}
+    for name, given in _layout()["networks"].items():
+        options: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+        found[name] = PaperNetwork(name=name, **options)
+    return found
 
 
 def default_methods() -> tuple[str, ...]:
@@ -139,26 +140,27 @@ def instead_of(method: str) -> str | None:
     return found.get(method)
 
 
-def by_network(option: str, given: list[str], networks: Mapping[str, PaperNetwork]) -> dict[str, str]:
+def by_network(
+    option: str, given: Sequence[str], networks: Mapping[str, PaperNetwork], *, only: str = ""
+) -> dict[str, str]:
     """Read an option that is repeated per network, such as `--model resnet=resnet50`: {network: value}.
-
-    The name of the network may be left out where there is only one.
 
     Args:
         option: The name of the option, for error messages.
         given: What the user gave.
         networks: The networks that can be named.
+        only: The network that a value without a name is for; "" if it must be named.
     """
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            name, value = next(iter(networks)) if len(networks) == 1 else "", text
-        if name not in networks:
+            name, value = only, text
+        if name not in networks or not value:
             why = near(name, networks) if name else f"there are {', '.join(networks)}."
             raise GamlensError(
-                f"{option} {text!r} does not say which network of the table it is for: {why} Write it as "
-                f"{option} {next(iter(networks), 'resnet')}={value or 'VALUE'}."
+                f"{option} {text!r} does not say what it is for: {why} Give a network of the table and a value, such "
+                f"as {option} {only or next(iter(networks))}={value or 'VALUE'}."
             )
         if name in found:
             raise GamlensError(f"{option} is given twice for {name}: {found[name]!r} and {value!r}. Leave one out.")

@@ -1,0 +1,198 @@
+"""The command `reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from rich import box
+from typer import Option
+
+from gamlens.cli import options
+from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, note, say, say_table, steps
+from gamlens.engine import ENGINES
+from gamlens.errors import GamlensError
+from gamlens.evaluation import protocol as protocols
+from gamlens.evaluation.paper_files import table_files
+from gamlens.evaluation.paper_layout import PaperTable, by_network, default_methods, paper_networks, paper_table
+from gamlens.evaluation.paper_runs import (
+    RUNS_FOLDER,
+    NetworkSource,
+    TablePlan,
+    finished_items,
+    folder_of,
+    measure_run,
+    plan_table,
+    read_run,
+    seconds_per_item,
+)
+from gamlens.evaluation.paper_table import FilledTable, fill_table
+from gamlens.evaluation.paper_texts import heads, printed_rows
+from gamlens.evaluation.protocol import Protocol, parse_list
+from gamlens.evaluation.runs import Engine
+from gamlens.evaluation.table_files import write_files
+from gamlens.evaluation.tables import check_confidence
+
+REPRODUCED_METHODS = ",".join(default_methods())
+LEFT_OUT = "none"  # in place of a model: its lines are left out
+NETWORKS_HELP = "; ".join(
+    f"{network.name} ({network.model}, on --{network.data})" for network in paper_networks().values()
+)
+
+
+@command("reproduce --table 1 --ilsvrc ILSVRC --model resnet=resnet50 --limit 100 --out paper", resumes=True)
+def reproduce(
+    table: Annotated[int, Option(help="The table of the GAM paper to measure again: 1 or 2.", show_default=False)],
+    out: Annotated[
+        Path, Option("--out", "-o", help=f"Write the tables into this folder, and the runs into {RUNS_FOLDER}/ in it.")
+    ] = Path("gamlens-paper"),
+    ilsvrc: Annotated[Path | None, Option(help="The folder of ILSVRC-2012, for the lines VRC.")] = None,
+    coco: Annotated[Path | None, Option(help="The folder of MS-COCO (Table 2).")] = None,
+    voc: Annotated[Path | None, Option(help="The folder of PASCAL VOC, VOCdevkit (Table 2).")] = None,
+    chestxray: Annotated[Path | None, Option(help="The folder of ChestX-ray8, for the line XRAY (Table 2).")] = None,
+    model: Annotated[
+        list[str] | None,
+        Option(
+            "--model",
+            "-m",
+            help=f"Measure another model in place of a network of the paper, as NETWORK=MODEL. Repeat it for several. "
+            f"The networks are {NETWORKS_HELP}. 'none' leaves a network out. {options.MODEL_HELP}",
+        ),
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        Option(
+            help="The weights of a network, as NETWORK=WEIGHTS: a .safetensors or .pth file, or a name of torchvision's "
+            "weights. Repeat it for several. By default each model's own pretrained weights."
+        ),
+    ] = None,
+    methods: options.EvaluatedMethodNames = REPRODUCED_METHODS,
+    n: Annotated[str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated.")] = "1,2",
+    limit: Annotated[
+        int | None, Option(help="Measure at most this many items per line, the first ones. By default all.", min=1)
+    ] = None,
+    pairs_: Annotated[
+        str,
+        Option(
+            "--pairs", help="Pairs of a class are drawn at random, or are neighbours by file name: drawn, neighbour."
+        ),
+    ] = "drawn",
+    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
+    fill: Annotated[str, Option(help="The colour of hidden pixels (Table 1): black, mean.")] = "black",
+    confidence: options.Confidence = "logit",
+    batch: Annotated[int, Option(help="Number of images per forward pass.", min=1)] = 16,
+    chunk: Annotated[
+        int, Option(help="Number of items per result file. A stopped run repeats at most this many.", min=1)
+    ] = 64,
+    engine: Annotated[
+        str, Option(help="Where to run, in this process or on a Ray cluster: " + ", ".join(ENGINES) + ".")
+    ] = "local",
+    address: Annotated[
+        str | None, Option(help="The address of a Ray cluster. By default one is started on this machine.")
+    ] = None,
+    workers: Annotated[
+        int | None, Option(help="Number of threads that decode images; with --engine ray, of copies of the model.")
+    ] = None,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Delete the results that the run folders already hold, and start over.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        Option(
+            "--dry-run",
+            help="Measure nothing: print what would be measured, about how long it takes on this machine, and what is "
+            "missing.",
+        ),
+    ] = False,
+    device: options.DeviceName = None,
+) -> None:
+    """Measure a table of the GAM paper (Barkan et al., CIKM 2021) again, and write it in the paper's layout.
+
+    Every line that the given data allow is measured; for the others it is said what they need. The command may be
+    stopped at any time: the same command continues it, and nothing is measured twice. The table is written as Markdown,
+    CSV and LaTeX, our numbers beside the paper's; an appendix has intervals, controls and further metrics.
+    """
+    check_confidence(confidence)
+    layout, where = paper_table(table), Engine(engine, workers, address)
+    protocol = Protocol(methods=parse_list(methods), n=protocols.numbers(n), pairs=pairs_, seed=seed, fill=fill)
+    roots = {"ilsvrc": ilsvrc, "coco": coco, "voc": voc, "chestxray": chestxray}
+    sources = _sources(layout, roots, model or [], weights or [], device)
+    plan = plan_table(layout, sources, protocol, limit=limit)
+    if dry_run:
+        _show_plan(plan, out, chunk=chunk, batch=batch, workers=(workers or 1) if engine != Engine().name else 1)
+        return
+    failed = 0
+    for place, run in enumerate(plan.runs, start=1):
+        with ItemProgress(f"{place} of {len(plan.runs)}: {run.name}", len(run.items)) as progress:
+            done = measure_run(run, out, batch=batch, chunk=chunk, engine=where, fresh=fresh, status=progress)
+        failed += done["errors"]
+        again = "" if done["measured"] else ", which were measured before"
+        note(f"{folder_of(run, out)}: {done['items']} items{again}")
+    with steps("making the table", len(plan.runs)) as step:
+        measured = {run.key: (step(run.name), read_run(run, out))[1] for run in plan.runs}
+    filled = fill_table(plan, measured, confidence=confidence)
+    _show_table(filled)
+    for file in write_files(out, table_files(filled), {}):
+        say(str(file))
+    if failed:
+        exit_with_failures(f"{failed} items could not be measured; `gamlens report` of a run shows which, and why.")
+
+
+def _sources(
+    layout: PaperTable, roots: dict[str, Path | None], model: list[str], weights: list[str], device: str | None
+) -> dict[str, NetworkSource]:
+    """Where each network of the table comes from, by the options of the command."""
+    wanted = {network.data for network in layout.networks.values()}
+    for data, root in roots.items():
+        if root is not None and data not in wanted:
+            note(f"Table {layout.number} has no line for --{data}, which is not used.")
+    with_data = {name: network for name, network in layout.networks.items() if roots[network.data] is not None}
+    single = next((one for one in (layout.networks, with_data) if len(one) == 1), {})
+    models, files = (
+        by_network(option, given, layout.networks, only=next(iter(single), ""))
+        for option, given in (("--model", model), ("--weights", weights))
+    )
+    if both := [name for name in files if models.get(name) == LEFT_OUT]:
+        raise GamlensError(f"--weights are given for {both[0]}, which --model {both[0]}={LEFT_OUT} leaves out.")
+    return {
+        name: NetworkSource(
+            lens_maker(models.get(name, network.model), files.get(name), None, device),
+            root.resolve() if (root := roots[network.data]) else None,
+            named=name in models or name in files,
+        )
+        for name, network in layout.networks.items()
+        if models.get(name) != LEFT_OUT
+    }
+
+
+def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, workers: int) -> None:
+    """Print what would be measured, how long it would take, and what is missing."""
+    lines, total = [], 0.0
+    with steps("timing a few items of each run", len(plan.runs)) as step:
+        for run in plan.runs:
+            step(run.name)
+            left = len(run.items) - finished_items(run, out, chunk)
+            seconds = seconds_per_item(run, most=batch) if left else 0.0
+            total += (took := left * seconds / workers)
+            subsets = " / ".join(str(len(items)) for items in run.rows.values())
+            counts = (f"{len(run.items)} ({subsets})", str(left), str(left * run.forwards))
+            lines.append((run.name, run.lens.name, *counts, _clock(took)))
+    header = ("run", "model", "items (per line)", "left", "forwards", "about")
+    title = f"Table {plan.table.number}: what would be measured into {out / RUNS_FOLDER}"
+    say_table(header, lines, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    say(
+        f"About {_clock(total)} in all, as estimated from a few items of each run on this machine. Large batches on a "
+        "GPU take less."
+    )
+    for missing in plan.missing:
+        say(f"missing: {missing.what}. {missing.why}")
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _show_table(filled: FilledTable) -> None:
+    title = f"Table {filled.table.number}: {filled.table.title} ({', '.join(heads(filled))}; the paper in brackets)"
+    say_table(*printed_rows(filled), title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for missing in filled.missing:
+        note(f"not measured: {missing.what}. {missing.why}")

@@ -1,0 +1,178 @@
+"""The texts of a filled table, for Markdown and LaTeX alike: numbers, improvements, notes, and the appendix."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gamlens import metrics
+from gamlens.evaluation.paper_layout import paper_networks
+from gamlens.evaluation.paper_numbers import PaperNumber
+from gamlens.evaluation.paper_table import FilledLine, FilledTable
+from gamlens.evaluation.table_files import TextTable
+from gamlens.evaluation.tables import Cell
+from gamlens.methods import METHODS
+from gamlens.metrics import Better
+
+NOTHING = "–"  # stands where there is no number
+ARROWS = {"up": "↑", "down": "↓"}
+MARK = "†"  # beside a number of the paper that was measured with another method
+
+
+@dataclass(frozen=True)
+class NumberPair:
+    """What stands in one place of a table: our number, whether it is the best of its line, and the paper's number."""
+
+    ours: str
+    best: bool
+    paper: str
+
+
+def heads(filled: FilledTable) -> list[str]:
+    """The heads of the columns of one method: n=1, n=2, Impr."""
+    return [f"n={n}" for n in filled.n] + (["Impr."] if filled.has_gain else [])
+
+
+def second_column(filled: FilledTable, line: FilledLine) -> str:
+    """What the second column says of a line: its metric with an arrow, or its model."""
+    if filled.table.column == "metric":
+        return f"{line.line.metric} ({ARROWS[line.better]})"
+    return line.model or line.line.network.title
+
+
+def pairs_of(filled: FilledTable, line: FilledLine) -> list[NumberPair]:
+    """Our numbers and the paper's for the columns of a line: for each method its n, then its improvement."""
+    digits, found = filled.table.digits, []
+    best = line.best(digits)
+    for method in filled.methods:
+        for n in filled.n:
+            cell, known = line.cells.get((method, n)), line.paper.get((method, n))
+            mark = MARK if filled.is_borrowed(known, method) else ""
+            ours = number_text(cell.value.mean, digits) if cell else NOTHING
+            found.append(NumberPair(ours, (method, n) in best, paper_text(known, digits) + mark))
+        if filled.has_gain:
+            found.append(NumberPair(our_gain(line, method), False, paper_gain(line, method)))
+    return found
+
+
+def printed_rows(filled: FilledTable) -> TextTable:
+    """The table for a terminal: one column per method, with our numbers, and the paper's below them."""
+    header = ("task and data", filled.table.column, *(METHODS[method].title for method in filled.methods))
+    each = len(heads(filled))
+    rows: list[tuple[str, ...]] = []
+    for line in filled.lines:
+        title = line.line.section.title
+        if title not in [row[0] for row in rows]:
+            rows.append((title, *[""] * (len(header) - 1)))
+        pairs = pairs_of(filled, line)
+        parts = [pairs[start : start + each] for start in range(0, len(pairs), each)]
+        cells = ["  ".join(pair.ours for pair in part) + _below([pair.paper for pair in part]) for part in parts]
+        rows.append((f"  {line.line.data}", second_column(filled, line), *cells))
+    return header, rows
+
+
+def _below(papers: list[str]) -> str:
+    return f"\n({'  '.join(papers)})" if any(papers) else ""
+
+
+def number_text(value: float, digits: int) -> str:
+    """A number with so many digits after the point; a dash where there is none."""
+    return NOTHING if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def paper_text(number: PaperNumber | None, digits: int) -> str:
+    """A number of the paper; "" if there is none."""
+    if number is None:
+        return ""
+    return f"< {number.value:g}" if number.below else number_text(number.value, digits)
+
+
+def gain_of(one: float, two: float, better: Better) -> str:
+    """The improvement from `one` to `two` in percent, such as +1.4 %; a dash where it is not defined."""
+    gain = metrics.improvement(one, two, better)
+    return NOTHING if math.isnan(gain) else f"{gain:+.1f} %"
+
+
+def our_gain(line: FilledLine, method: str) -> str:
+    """The improvement of a method from n = 1 to n = 2 in a line; a dash where it was not measured."""
+    one, two = line.cells.get((method, 1)), line.cells.get((method, 2))
+    return gain_of(one.value.mean, two.value.mean, line.better) if one and two else NOTHING
+
+
+def paper_gain(line: FilledLine, method: str) -> str:
+    """The improvement by the paper's numbers, computed like ours; "" where it has none, or only bounds."""
+    one, two = line.paper.get((method, 1)), line.paper.get((method, 2))
+    if one is None or two is None:
+        return ""
+    return NOTHING if one.below or two.below else gain_of(one.value, two.value, line.better)
+
+
+def notes(filled: FilledTable) -> list[str]:
+    """What a reader of the table must know, in sentences."""
+    table = filled.table
+    arrows = ", ".join(f"{metric} {ARROWS[_better_of(filled, metric)]}" for metric in table.metrics)
+    networks = paper_networks()
+    measured = {line.line.network.name: line.model for line in filled.lines if line.model}
+    used = "; ".join(
+        f"{model} for {networks[name].title} on {networks[name].short}" for name, model in measured.items()
+    )
+    found = [
+        f"{arrows}, in percent; an arrow says whether higher or lower is better. The best of each line is bold. The "
+        "number in brackets is the paper's (Barkan et al., CIKM 2021).",
+        f"Measured networks: {used or 'none'}. The paper's numbers are those of its own networks.",
+    ]
+    if filled.has_gain:
+        found.append(
+            "Impr. is 100 (v2 - v1) / v1 with the sign turned so that plus is better. The one in brackets is computed "
+            "in the same way from the paper's numbers, since the paper's own column does not always agree with them."
+        )
+    if filled.borrowed:
+        found.append(f"{MARK} The paper ran the literal form of this method, with exp(s) in float32.")
+    failed = {(line.line.network, line.line.section): line.errors for line in filled.lines if line.line.subset == "all"}
+    errors = sum(failed.values())
+    if errors:
+        found.append(f"{errors} items could not be measured and are left out.")
+    return found + [f"Not measured: {missing.what}. {missing.why}" for missing in filled.missing]
+
+
+def _better_of(filled: FilledTable, metric: str) -> str:
+    return next(line.better for line in filled.lines if line.line.metric == metric)
+
+
+def appendix_cells(filled: FilledTable, under: Callable[[str], str]) -> TextTable:
+    """The appendix for readers: one row per line and metric, with intervals, differences and controls.
+
+    Args:
+        filled: The table.
+        under: Writes the interval below or behind its number.
+    """
+    header = ["Task", "Data", "Model", "Metric", "Items"]
+    for method in filled.methods:
+        title = METHODS[method].title
+        header += [f"{title} n={n}" for n in filled.n] + ([f"{title} n=2 - n=1"] if filled.has_gain else [])
+    rows = []
+    for line in filled.appendix:
+        where = line.line
+        row = [where.section.title, where.data, line.model, f"{where.metric} {ARROWS[line.better]}", _counts(line)]
+        for method in filled.methods:
+            row += [_interval(line.cells.get((method, n)), under) for n in filled.n]
+            gain = line.gains.get(method)
+            if filled.has_gain:
+                shown = f"{gain.mean:+.2f} " + under(f"[{gain.low:+.2f}, {gain.high:+.2f}]") if gain else NOTHING
+                row.append(shown)
+        rows.append((*row, *(_interval(line.cells.get((name, 0)), None) for name in filled.controls)))
+    return (*header, *filled.controls), rows
+
+
+def _counts(line: FilledLine) -> str:
+    """How many values the line's means are of, and how many maps chose the threshold."""
+    cells = [cell for (_, n), cell in line.cells.items() if n]
+    left, counted = max(cell.left_out for cell in cells), max(cell.value.n for cell in cells)
+    return f"{counted} (+{left})" if left else str(counted)
+
+
+def _interval(cell: Cell | None, under: Callable[[str], str] | None) -> str:
+    if cell is None or not cell.value.n:
+        return NOTHING
+    threshold = "" if cell.threshold is None else f" @{cell.threshold:.2f}"
+    number = f"{cell.value.mean:.2f}{threshold if under else ''}"
+    return f"{number} {under(f'[{cell.value.low:.1f}, {cell.value.high:.1f}]')}" if under else number
