@@ -61,8 +61,9 @@ class Lens:
 
     Args:
         model_or_name: An nn.Module, or a name: one of MODELS, any classifier of torchvision, "timm/NAME" or "hf/ID".
-        weights: A .safetensors or .pth file, a state dict, or "random"; by default a named model's pretrained weights.
-            If `model_or_name` is an nn.Module, they are loaded into it.
+        weights: A .safetensors or .pth file, a state dict, or "random"; for a model of torchvision also the name of
+            its weights, such as "IMAGENET1K_V1". By default a named model's pretrained weights. If `model_or_name` is
+            an nn.Module, they are loaded into it.
         blocks: Names of the blocks to read, in the order they run: a module ("layer4"), or a function that the network
             applies to the output of a module ("features:relu"). By default those that the named network declares, or
             else those that are found. `lens.blocks`, or `gamlens blocks MODEL`, shows them.

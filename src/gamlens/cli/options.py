@@ -31,7 +31,9 @@ ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
 WeightsFile = Annotated[
     str | None,
     Option(
-        help="The weights: a .safetensors or .pth file, or 'random'. By default the model's own pretrained weights."
+        help="The weights: a .safetensors or .pth file; 'random'; or for models of torchvision the name of their "
+        "weights, such as IMAGENET1K_V1, IMAGENET1K_V2 or DEFAULT, which are downloaded once. By default the model's "
+        "own pretrained weights."
     ),
 ]
 BlockNames = Annotated[

@@ -206,8 +206,8 @@ def studio(
     weights: Annotated[
         list[str] | None,
         Option(
-            help="The weights of each --model, in the same order: a .safetensors or .pth file, or 'random'. By default "
-            "the pretrained weights of every model."
+            help="The weights of each --model, in the same order: a .safetensors or .pth file, 'random', or "
+            "torchvision's name of them, such as IMAGENET1K_V1. By default the pretrained weights of every model."
         ),
     ] = None,
     host: Annotated[
