@@ -27,6 +27,7 @@ from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
 from gamlens.methods import METHODS
 from gamlens.models import Network, NetworkLayout, Output
+from gamlens.models.devices import chosen_device
 from gamlens.models.hooked import HookedModel
 from gamlens.pairs import text as text_embedding
 from gamlens.pairs.pair_trace import PairTrace
@@ -73,7 +74,8 @@ class Lens:
         transform: How an image becomes the input: "squash" (resize to the input size, the default), "crop" (resize the
             short side, then crop the centre), a Transform, or a callable from a PIL image to a tensor (C,H,W).
         labels: Class names, one per class, in the order of the class scores.
-        device: Where the model is moved, such as "cuda". By default it stays where it is.
+        device: Where the model is moved, such as "cuda"; "auto" is a GPU where there is one, else the CPU. By default
+            the model stays where it is.
         precision: "fp32", or "bf16" or "fp16" for autocast.
         compile: Whether the network is compiled: the first call is slow, later ones are faster. If weights change
             later, results change with them. Settings of layers that are plain numbers (eps, stride) are read only
@@ -177,12 +179,13 @@ class Lens:
         return self._hooked.layout
 
     def to(self, device: str | torch.device) -> Lens:
-        """Move the model to a device; returns the lens itself."""
+        """Move the model to a device, with "auto" to a GPU where there is one; returns the lens itself."""
+        device = chosen_device(device, self.device)
         try:
             self.model.to(device)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, TypeError) as error:
             why = str(error).splitlines()[0]
-            known = "give cpu, cuda, cuda:1 (the second GPU) or mps."
+            known = "give auto, cpu, cuda, cuda:1 (the second GPU) or mps."
             why = known if why.startswith("Expected one of") else f"{why} Or {known}"
             raise GamlensError(f"Cannot use the device {str(device)!r}: {why}") from error
         return self
@@ -634,7 +637,8 @@ class Lens:
 
     def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
         """What results carry along: the images, and how the maps were made (`self.about` with `asked` added to it)."""
-        about = {**self.about, **asked}
+        device = self._hooked.reference_tensor(inputs.batches[0]).device
+        about = {**self.about, "device": str(device), **asked}
         if inputs.views != PLAIN_VIEW:
             about["views"] = {"scales": list(inputs.views.scales), "mirrored": inputs.views.mirrored}
         height, width = inputs.batches[0].shape[2:]

@@ -21,6 +21,7 @@ from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
 from gamlens.metrics import METRICS
+from gamlens.models.devices import AUTO
 
 MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     "subset",
@@ -144,7 +145,7 @@ def evaluate(
     fresh: Annotated[
         bool, Option("--fresh", help="Delete the results that --out already holds, and start over.")
     ] = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Measure how good saliency maps are, on a data set.
 
@@ -252,7 +253,7 @@ def ablate(
     limit: options.ItemLimit = None,
     batch: options.BatchSize = 16,
     out: options.TablesFolder = Path("gamlens-ablation"),
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Measure how the number of blocks and their fusion change every metric of each method, on a data set."""
     plan = ablation.Plan(

@@ -12,6 +12,7 @@ from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_l
 from gamlens.cli.measured_layout import measure_layout
 from gamlens.explanation import file_stem
 from gamlens.files import claimed
+from gamlens.models.devices import AUTO
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import PAGE_FILE, find_images
 from gamlens.scores import CLASS_SCORES
@@ -45,7 +46,7 @@ def classify(
         bool, Option("--fresh", help="Start over, if a command that was interrupted left its notes in the folder.")
     ] = False,
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name."""
     found = find_images(paths, skip=out)
@@ -96,7 +97,7 @@ def compare(
     fuse: options.FusionName = "mean",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show on two images why a model finds them similar; or, with --text, which pixels of an image match captions."""
     if (b is None) == (not text):
@@ -140,7 +141,7 @@ def blocks(
     --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
-    found = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))
+    found = measure_layout(make_lens(model, own, blocks, AUTO, embedding=embedding))
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape

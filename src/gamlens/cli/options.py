@@ -51,10 +51,10 @@ EmbeddingLayer = Annotated[
     ),
 ]
 DeviceName = Annotated[
-    str | None,
+    str,
     Option(
-        help="Where the model runs: cpu, cuda, cuda:1, mps. By default the CPU, or where a model "
-        "of file.py:build already is."
+        help="Where the model runs: auto, cpu, cuda, cuda:1 (the second GPU), mps. 'auto' is a GPU where there is one, "
+        "else the CPU; a model of file.py:build that is on a GPU already stays there."
     ),
 ]
 

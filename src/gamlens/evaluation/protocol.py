@@ -18,6 +18,7 @@ WEIGHTS = "weights"  # the name of the weighted mean among the ways to join bloc
 CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
+UNSAID: dict[str, Any] = {}  # fields that runs of earlier versions do not record, and what such a run was measured with
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
