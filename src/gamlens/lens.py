@@ -211,6 +211,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         score: str | scores.OutputScore = "logit",
+        temperature: float = 1.0,
         views: ViewList = (),
         batch_size: int | None = None,
     ) -> Explanation:
@@ -226,6 +227,8 @@ class Lens:
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: What is explained: "logit", "softmax", "sigmoid", "probability" (the sigmoid if `multi_label`, else
                 the softmax), or a callable that takes the model's output and returns one number per image, (B,).
+            temperature: For a score that is a probability: the class scores are divided by it before the softmax or
+                sigmoid. The probabilities of `Trace.top` are then those at this temperature, too.
             views: Further views of each image whose maps are averaged, such as ("flip", 1.43): see `trace`.
             batch_size: Images per forward, 32 by default.
 
@@ -242,7 +245,9 @@ class Lens:
         if isinstance(images, ModelInput) and batch_size is not None:
             raise GamlensError("Prepared images run in one forward: leave batch_size out.")
         if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
-            trace = self.trace(images, target, n=n, method=method, score=score, views=views, keep_graph=False)
+            trace = self.trace(
+                images, target, n=n, method=method, score=score, temperature=temperature, views=views, keep_graph=False
+            )
             return trace.explain(method, n, fuse)
         items, step = list(pictures(images)), batch_size or BATCH_SIZE
         wanted = targets.per_image(target, len(items)) if target is not None else None
@@ -250,7 +255,10 @@ class Lens:
         for start in range(0, len(items), step):
             some = slice(start, start + step)
             own = wanted[some] if wanted is not None else None
-            trace = self.trace(items[some], own, n=n, method=method, score=score, views=views, keep_graph=False)
+            trace = self.trace(
+                items[some], own, n=n, method=method, score=score, temperature=temperature, views=views,
+                keep_graph=False,
+            )  # fmt: skip
             parts.append(trace.explain(method, n, fuse))
         return concat(parts)
 
@@ -262,6 +270,7 @@ class Lens:
         n: int | None = 2,
         method: str = "gam",
         score: str | scores.OutputScore = "logit",
+        temperature: float = 1.0,
         views: ViewList = (),
         keep_graph: bool = True,
     ) -> Trace:
@@ -274,7 +283,7 @@ class Lens:
             method: The method that the trace is for. The default serves every method of kind "block". For a method of
                 kind "input", the pixels are captured in place of blocks. For a method that needs no gradient, no
                 backward is run, and the trace can then explain only by methods that need none.
-            score: As `classify` takes it.
+            score, temperature: As `classify` takes them.
             views: Further views of each image; the maps of all views are averaged. A number scales the input size, and
                 "flip" adds a mirrored copy at every scale. So ("flip", 1.43, 2.0) makes six views: the plain one, two
                 larger ones, and the mirrored copies of these three.
@@ -290,15 +299,18 @@ class Lens:
         """
         if not isinstance(score, str) and target is not None:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
+        if not isinstance(score, str) and temperature != 1:
+            raise GamlensError("A callable score divides by a temperature itself: leave temperature out.")
         inputs = self.prepare(images, views=views)
-        provenance = self._provenance(inputs, score=scores.score_name(score))
+        asked: dict[str, Any] = {} if temperature == 1 else {"temperature": temperature}
+        provenance = self._provenance(inputs, score=scores.score_name(score), **asked)
         traces: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             if traces and isinstance(score, str):
                 target = traces[0][0].resolved_targets()  # the plain view, which comes first, decides
             with self._hooked.guard.hold():
                 record = self._hooked.forward(batch, n, method=METHODS[method])
-                trace = self._trace_of(record, batch.shape[0], target, score, provenance, keep_graph)
+                trace = self._trace_of(record, batch.shape[0], target, score, temperature, provenance, keep_graph)
             traces.append((trace, mirrored))
         (plain, _), *others = traces
         return plain.with_views(others)
@@ -309,6 +321,7 @@ class Lens:
         count: int,
         target: Any,
         score: str | scores.OutputScore,
+        temperature: float,
         provenance: Provenance,
         keep_graph: bool,
     ) -> Trace:
@@ -317,7 +330,7 @@ class Lens:
         The caller holds the model (`ModelGuard.hold`), because the backward runs in here.
         """
         if isinstance(score, str):
-            rule = scores.find_class_score(score, multi_label=self.multi_label)
+            rule = scores.find_class_score(score, multi_label=self.multi_label, temperature=temperature)
             with torch.set_grad_enabled(record.has_graph):
                 output = self._hooked.class_scores(record, count)
                 with without_autocast(output):
@@ -336,6 +349,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         score: str = "logit",
+        temperature: float = 1.0,
         views: ViewList = (),
         batch_size: int = 16,
         workers: int | None = None,
@@ -351,7 +365,7 @@ class Lens:
         Args:
             images: Any iterable of paths, PIL images or arrays.
             target: None for the top class, or a class or a list of classes for every image.
-            method, n, fuse, score, views: As `classify` takes them.
+            method, n, fuse, score, temperature, views: As `classify` takes them.
             batch_size: Images per forward.
             workers: Number of threads that decode; by default as many as the machine has cores, at most 8.
 
@@ -370,7 +384,9 @@ class Lens:
 
         def explain(inputs: ModelInput) -> tuple[Trace, Explanation]:
             wanted = None if target is None else [target] * len(inputs.pictures)
-            trace = self.trace(inputs, wanted, n=n, method=method, score=score, keep_graph=False)
+            trace = self.trace(
+                inputs, wanted, n=n, method=method, score=score, temperature=temperature, keep_graph=False
+            )
             return trace, trace.explain(method, n, fuse)
 
         return stream(

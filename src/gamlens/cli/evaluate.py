@@ -121,6 +121,13 @@ def evaluate(
     curves: Annotated[
         int, Option(help="With objective: also measure insertion and deletion curves, in this many steps. 0: none.")
     ] = 0,
+    temperature: Annotated[
+        float,
+        Option(
+            help="With objective: the class scores are divided by this before they become the probability, which "
+            "`gamlens table --confidence probability` and the curves use."
+        ),
+    ] = 1.0,
     views: Annotated[
         str,
         Option(
@@ -155,7 +162,7 @@ def evaluate(
     every, named = protocols.parse_hold_out(hold_out_)
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
-        hold_out=every, views=protocols.parse_views(views), curves=curves,
+        hold_out=every, views=protocols.parse_views(views), curves=curves, temperature=temperature,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
