@@ -22,7 +22,7 @@ from gamlens.data import Box, Dataset, Sample, hold_out, load, neighbour_pairs, 
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.paper_numbers import PaperNumber, paper_of
-from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.protocol import Protocol, units, variant
 from gamlens.evaluation.table_files import comma_separated, latex
 
 SIDE, IMAGES = 64, 12
@@ -73,6 +73,25 @@ def test_objective_rows(lens: Lens, root: Path) -> None:
     after = lens.trace(((raw - mean) / std)[None], 1, n=1).output[0, 1]
     assert row["before_logit"] == pytest.approx(float(trace.output[0, 1]), abs=1e-4)
     assert row["after_logit"] == pytest.approx(float(after), abs=1e-4)
+
+
+def test_the_temperature_of_the_probability(lens: Lens, root: Path) -> None:
+    """Probabilities before and after are softmax(class scores / T); class scores and maps stay as they are."""
+    plain, heated = (
+        measured(lens, root, Protocol("objective", methods=("gam",), n=(1,), temperature=heat)) for heat in (1, 4)
+    )
+    assert (plain.about["protocol"]["temperature"], heated.about["protocol"]["temperature"]) == (1.0, 4.0)
+    assert (variant(plain.about), variant(heated.about)) == ("", "temperature=4.0")
+    names = ("before_logit", "after_logit", "map_mean")
+    assert [[row[name] for name in names] for row in heated.rows if not row["error"]] == [
+        [row[name] for name in names] for row in plain.rows if not row["error"]
+    ]
+    row = next(row for row in heated.rows if row["item"] == "05.png" and row["method"] == "gam")
+    output = lens.outputs(str(root / "05.png"))[0].double()
+    expected = float((output / 4).exp()[1] / (output / 4).exp().sum())
+    assert row["before_probability"] == pytest.approx(expected, rel=1e-5)
+    other = next(row for row in plain.rows if row["item"] == "05.png" and row["method"] == "gam")
+    assert abs(row["after_probability"] - other["after_probability"]) > 1e-4
 
 
 @pytest.mark.parametrize("task", ["cosine", "dot"])
@@ -128,6 +147,9 @@ def test_small_objects_and_bad_choices(root: Path) -> None:
         ({"methods": ("vdsn",)}, "explains pairs only"),
         ({"kind": "segmentation", "task": "dot"}, "for classes only"),
         ({"n": ()}, "at least one method and n"),
+        ({"kind": "objective", "temperature": 0}, "give a number above 0"),
+        ({"kind": "localization", "temperature": 2}, "needs kind objective and task classification"),
+        ({"kind": "objective", "task": "dot", "temperature": 2}, "needs kind objective and task classification"),
     ):
         with pytest.raises(GamlensError, match=message):
             Protocol(**wrong)  # type: ignore[arg-type]

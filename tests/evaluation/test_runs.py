@@ -381,3 +381,14 @@ def test_a_part_that_claims_gigabytes_or_is_none_is_one_error(
     message = "more than 100 times as many" if contents == "bomb" else "Cannot read the run"
     with pytest.raises(GamlensError, match=message):
         results.read(tmp_path)
+
+
+def test_the_device_is_recorded_and_a_run_stays_on_it(root: Path, tmp_path: Path) -> None:
+    run(root, tmp_path / "a", ONE)
+    file = tmp_path / "a" / "run.json"
+    known = json.loads(file.read_text())
+    assert known["device"] == "cpu"
+    (tmp_path / "a" / "done.json").unlink()
+    file.write_text(json.dumps({**known, "device": "cuda"}))
+    with pytest.raises(GamlensError, match="device: 'cuda' there, 'cpu' now"):
+        run(root, tmp_path / "a", ONE)

@@ -21,6 +21,7 @@ from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
 from gamlens.metrics import METRICS
+from gamlens.models.devices import AUTO
 
 MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
     "subset",
@@ -120,6 +121,13 @@ def evaluate(
     curves: Annotated[
         int, Option(help="With objective: also measure insertion and deletion curves, in this many steps. 0: none.")
     ] = 0,
+    temperature: Annotated[
+        float,
+        Option(
+            help="With objective: the class scores are divided by this before they become the probability, which "
+            "`gamlens table --confidence probability` and the curves use."
+        ),
+    ] = 1.0,
     views: Annotated[
         str,
         Option(
@@ -144,7 +152,7 @@ def evaluate(
     fresh: Annotated[
         bool, Option("--fresh", help="Delete the results that --out already holds, and start over.")
     ] = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Measure how good saliency maps are, on a data set.
 
@@ -154,7 +162,7 @@ def evaluate(
     every, named = protocols.parse_hold_out(hold_out_)
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
-        hold_out=every, views=protocols.parse_views(views), curves=curves,
+        hold_out=every, views=protocols.parse_views(views), curves=curves, temperature=temperature,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
@@ -252,7 +260,7 @@ def ablate(
     limit: options.ItemLimit = None,
     batch: options.BatchSize = 16,
     out: options.TablesFolder = Path("gamlens-ablation"),
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Measure how the number of blocks and their fusion change every metric of each method, on a data set."""
     plan = ablation.Plan(

@@ -12,9 +12,10 @@ from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_l
 from gamlens.cli.measured_layout import measure_layout
 from gamlens.explanation import file_stem
 from gamlens.files import claimed
+from gamlens.models.devices import AUTO
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import PAGE_FILE, find_images
-from gamlens.scores import CLASS_SCORES
+from gamlens.scores import CLASS_SCORES, find_class_score
 
 SCORE_HELP = (
     f"The class score that is explained: {', '.join(CLASS_SCORES)}. 'probability' is the sigmoid for models with "
@@ -40,22 +41,31 @@ def classify(
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
+    temperature: Annotated[
+        float,
+        Option(
+            help="For a score that is a probability: the class scores are divided by this before the softmax or "
+            "sigmoid. Above 1 probabilities are less certain, as in --score softmax --temperature 2."
+        ),
+    ] = 1.0,
     out: options.MapsFolder = Path("gamlens-out"),
     fresh: Annotated[
         bool, Option("--fresh", help="Start over, if a command that was interrupted left its notes in the folder.")
     ] = False,
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name."""
     found = find_images(paths, skip=out)
     lens = make_lens(model, weights, blocks, device)
     wanted: list[str | int] | None = list(target) if target else None
     results: list[work.FileResult] = []
-    how = work.ClassifyOptions(wanted, method, n, fuse, score)
+    find_class_score(score, temperature=temperature)  # an error now, not after the first batch
+    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature)
     failed = 0
     read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
-    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
+    heat = "" if temperature == 1 else f" at temperature {temperature:g}"
+    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{heat}."
     with ItemProgress("explaining", len(found)) as progress:
         for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)
@@ -96,7 +106,7 @@ def compare(
     fuse: options.FusionName = "mean",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show on two images why a model finds them similar; or, with --text, which pixels of an image match captions."""
     if (b is None) == (not text):
@@ -140,7 +150,7 @@ def blocks(
     --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
-    found = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))
+    found = measure_layout(make_lens(model, own, blocks, AUTO, embedding=embedding))
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape

@@ -31,7 +31,9 @@ ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
 WeightsFile = Annotated[
     str | None,
     Option(
-        help="The weights: a .safetensors or .pth file, or 'random'. By default the model's own pretrained weights."
+        help="The weights: a .safetensors or .pth file; 'random'; or for models of torchvision the name of their "
+        "weights, such as IMAGENET1K_V1, IMAGENET1K_V2 or DEFAULT, which are downloaded once. By default the model's "
+        "own pretrained weights."
     ),
 ]
 BlockNames = Annotated[
@@ -49,10 +51,10 @@ EmbeddingLayer = Annotated[
     ),
 ]
 DeviceName = Annotated[
-    str | None,
+    str,
     Option(
-        help="Where the model runs: cpu, cuda, cuda:1, mps. By default the CPU, or where a model "
-        "of file.py:build already is."
+        help="Where the model runs: auto, cpu, cuda, cuda:1 (the second GPU), mps. 'auto' is a GPU where there is one, "
+        "else the CPU; a model of file.py:build that is on a GPU already stays there."
     ),
 ]
 

@@ -30,6 +30,7 @@ from gamlens.evaluation.protocol import Protocol, parse_list
 from gamlens.evaluation.runs import Engine
 from gamlens.evaluation.table_files import write_files
 from gamlens.evaluation.tables import check_confidence
+from gamlens.models.devices import AUTO
 
 REPRODUCED_METHODS = ",".join(default_methods())
 LEFT_OUT = "none"  # in place of a model: its lines are left out
@@ -60,8 +61,8 @@ def reproduce(
     weights: Annotated[
         list[str] | None,
         Option(
-            help="The weights of a network, as NETWORK=WEIGHTS: a .safetensors or .pth file, or a name of torchvision's "
-            "weights. Repeat it for several. By default each model's own pretrained weights."
+            help="The weights of a network, as NETWORK=WEIGHTS: a .safetensors or .pth file, or the name of weights of "
+            "torchvision, such as IMAGENET1K_V1. Repeat it for several. By default each model's own pretrained weights."
         ),
     ] = None,
     methods: options.EvaluatedMethodNames = REPRODUCED_METHODS,
@@ -102,7 +103,7 @@ def reproduce(
             "missing.",
         ),
     ] = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Measure a table of the GAM paper (Barkan et al., CIKM 2021) again, and write it in the paper's layout.
 
@@ -137,7 +138,7 @@ def reproduce(
 
 
 def _sources(
-    layout: PaperTable, roots: dict[str, Path | None], model: list[str], weights: list[str], device: str | None
+    layout: PaperTable, roots: dict[str, Path | None], model: list[str], weights: list[str], device: str
 ) -> dict[str, NetworkSource]:
     """Where each network of the table comes from, by the options of the command."""
     wanted = {network.data for network in layout.networks.values()}

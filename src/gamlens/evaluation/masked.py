@@ -31,13 +31,13 @@ def raw(lens: Lens, side: ModelInput) -> Tensor:
     return (batch * std + mean).clamp(0, 1)
 
 
-def confidences(output: Tensor, labels: Tensor, *, multi_label: bool) -> dict[str, Tensor]:
-    """Return the logit and the probability of each image's label, for M versions of N images.
+def confidences(output: Tensor, labels: Tensor, *, multi_label: bool, temperature: float = 1.0) -> dict[str, Tensor]:
+    """Return the logit and the probability (at a temperature) of each image's label, for M versions of N images.
 
     Shapes: outputs (M*N,K) for K classes, all images of the first version first, and labels (N,) -> {name: (M,N)}.
     """
     output = at_least_float32(output).cpu()
-    chance = scores.probabilities(output, multi_label=multi_label)
+    chance = scores.probabilities(output, multi_label=multi_label, temperature=temperature)
     chosen = labels.repeat(len(output) // len(labels))[:, None]
     found = {"logit": output, "probability": chance}
     return {name: values.gather(1, chosen).view(-1, len(labels)) for name, values in found.items()}
@@ -50,7 +50,7 @@ def under_maps(lens: Lens, images: Tensor, maps: list[Tensor], labels: Tensor, p
         {name: (M,N)}.
     """
     outputs = torch.cat([lens.outputs(batch) for batch in _masked(lens, images, maps, protocol)])
-    return confidences(outputs, labels, multi_label=lens.multi_label)
+    return confidences(outputs, labels, multi_label=lens.multi_label, temperature=protocol.temperature)
 
 
 def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Tensor:

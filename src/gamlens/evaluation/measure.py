@@ -158,7 +158,7 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
     entries that are the same tensor, such as every fusion at n = 1, share a forward.
     """
     labels = torch.tensor([unit.label for unit in batch.units])
-    before = masked.confidences(output, labels, multi_label=lens.multi_label)
+    before = masked.confidences(output, labels, multi_label=lens.multi_label, temperature=protocol.temperature)
     images = masked.raw(lens, batch.sides[0])
     asked = {id(values): values for (method, _, _), values in maps.items() if method != UNCHANGED}
     after = masked.under_maps(lens, images, list(asked.values()), labels, protocol)

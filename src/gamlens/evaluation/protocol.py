@@ -11,13 +11,16 @@ from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
 from gamlens.metrics import KINDS
-from gamlens.scores import PAIR_SCORES
+from gamlens.scores import PAIR_SCORES, check_temperature
 
 ABLATED_KINDS = ("localization", "objective")  # the kinds whose metrics an ablation measures
 WEIGHTS = "weights"  # the name of the weighted mean among the ways to join blocks
 CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
+UNSAID: dict[str, Any] = {
+    "temperature": 1.0
+}  # fields that runs of earlier versions do not record, and what such a run was measured with
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -53,6 +56,8 @@ class Protocol:
         hold_out: Every how many items (for pairs: maps) one is held out to choose thresholds on; 0 for none.
         views: Further views of each image, "flip" and scales, over which maps are averaged.
         curves: The number of steps of insertion and deletion; 0 to leave both out.
+        temperature: What the class scores are divided by before they become the probability of the objective
+            evaluation. Maps are made of the class score itself and do not depend on it.
         fusions: Makes this an ablation: the ways to join blocks, of which each is measured, by the metrics of
             ABLATED_KINDS. If empty, blocks are joined by the mean.
         block_weights: For the fusion "weights", the weights of all blocks in the order they run. If empty, the last of
@@ -73,6 +78,7 @@ class Protocol:
     hold_out: int = 10
     views: tuple[str | float, ...] = ()
     curves: int = 0
+    temperature: float = 1.0
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
 
@@ -94,6 +100,12 @@ class Protocol:
             raise GamlensError(f"curves={self.curves}: give 0 for no curves, or 2 steps or more, such as 20.")
         if self.curves and (self.kind, self.task) != ("objective", "classification"):
             raise GamlensError("Insertion and deletion (curves=...) need kind objective and task classification.")
+        check_temperature(self.temperature)
+        if self.temperature != 1 and not ("objective" in self.kinds and self.task == "classification"):
+            raise GamlensError(
+                f"temperature={self.temperature} changes the probability of a class alone: it needs kind objective and "
+                "task classification."
+            )
         if self.kind == "segmentation" and self.task != "classification":
             raise GamlensError("Segmentation is measured for classes only: use task classification.")
         for fusion in self.fusions:
@@ -115,7 +127,8 @@ class Protocol:
 
     def record(self) -> dict[str, Any]:
         """What run.json says about the protocol."""
-        return {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
+        found = {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
+        return {**found, "temperature": float(self.temperature)}
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
@@ -132,7 +145,7 @@ def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
     usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
-    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", "temperature"):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:
             words.append(f"{name}={chosen[name]}")
     if chosen.get("views"):

@@ -47,17 +47,17 @@ def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
 
     Args:
         model: A name, as `find` takes it, or a module.
-        weights: A file or a state dict; "random" for an untrained network; None for the network's own weights.
+        weights: A file or a state dict; "random" for an untrained network; torchvision's name of its weights, such
+            as "IMAGENET1K_V1"; None for the network's own weights.
     """
     if not isinstance(model, nn.Module | str):
         raise GamlensError(f"A model is an nn.Module or a name such as 'resnet50'; found {type(model).__name__}.")
-    loaded: checkpoint.LoadedWeights = None
-    if weights is not None:
-        loaded = "random" if isinstance(weights, str) and weights == "random" else checkpoint.read(weights)
+    loaded = None if weights is None else checkpoint.find(weights)
     source = "state dict" if isinstance(weights, Mapping) else str(weights)
     network = find(model)(weights=loaded) if isinstance(model, str) else _adopt(model, loaded, source)
     _check_names(network)
-    return network if weights is None else replace(network, weights=source)
+    own = weights is None or isinstance(loaded, checkpoint.NamedWeights)
+    return network if own else replace(network, weights=source)
 
 
 def _check_names(network: Network) -> None:
@@ -100,6 +100,8 @@ def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) ->
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
     inner = unwrap(module)
+    if isinstance(weights, checkpoint.NamedWeights):
+        raise checkpoint.not_named(f"A module of the class {type(inner).__name__}", weights)
     if hf_zoo.is_ours(inner):
         network = hf_zoo.adopt(inner)
         network = network if isinstance(network.module, hf_zoo.ImageTower) else replace(network, module=module)

@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -26,8 +27,38 @@ OLD_PICKLES = 5  # how many pickles are at the beginning of a file in torch's fo
 BYTE_ARRAY = b"bytearray"
 ZIP_HEAD = b"PK\x03\x04"  # how a zip file begins
 OTHERS = "weights='file.pth' or --weights file.pth (or .safetensors); or weights='random' for an untrained network."
-LoadedWeights = dict[str, Tensor] | Literal["random"] | None
+NAME_OF_WEIGHTS = re.compile(r"(\w+_Weights\.)?[A-Z][A-Z0-9_]*")  # such as IMAGENET1K_V1
 PREFIXES = ("module.", "_orig_mod.", "model.")
+
+
+@dataclass(frozen=True)
+class NamedWeights:
+    """Pretrained weights that the user chose by their name in torchvision, such as "IMAGENET1K_V1" or "DEFAULT"."""
+
+    name: str
+
+
+LoadedWeights = dict[str, Tensor] | NamedWeights | Literal["random"] | None
+
+
+def find(weights: str | os.PathLike[str] | Mapping[str, Any]) -> LoadedWeights:
+    """What the user gave as `weights`: "random", the name of pretrained weights, or tensors, which are read.
+
+    A file of that name in the working directory comes before the name of pretrained weights.
+    """
+    if isinstance(weights, str) and weights == "random":
+        return "random"
+    if isinstance(weights, str) and NAME_OF_WEIGHTS.fullmatch(weights) and not Path(weights).exists():
+        return NamedWeights(weights)
+    return read(weights)
+
+
+def not_named(name: str, weights: NamedWeights) -> GamlensError:
+    """The error for a network whose weights cannot be chosen by a name."""
+    return GamlensError(
+        f"{name} has no weights {weights.name!r}: only torchvision's networks have weights by such names, as in "
+        f"Lens('resnet101', weights='IMAGENET1K_V1'). Leave weights out for the network's own, or pass {OTHERS}"
+    )
 
 
 def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tensor]:
@@ -200,6 +231,8 @@ def build(
             raise GamlensError(f"{name} has no weights of its own here: pass {pretrained}, {OTHERS}")
         with reworded(f"The weights of {name} could not be loaded", todo=f". Offline, pass a file: {OTHERS}"):
             return pretrained().eval(), classes
+    if isinstance(weights, NamedWeights):
+        raise not_named(name, weights)
     module = make(classes)
     if weights != "random":
         own = module.state_dict()

@@ -42,13 +42,14 @@ FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that
 
 @dataclass(frozen=True)
 class ClassifyOptions:
-    """What is explained and how: the classes (None for the top one), the method, n, fusion and score."""
+    """What is explained and how: the classes (None for the top one), the method, n, fusion, score and temperature."""
 
     target: list[str | int] | None = None
     method: str = "gam"
     n: int = 2
     fuse: Fusion = "mean"
     score: str = "logit"
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,9 @@ class FileExplainer:
         options = self.options
         target = [options.target] * len(ready.pictures) if options.target else None
         trace = self.lens.trace(
-            ready, target, n=options.n, method=options.method, score=options.score, keep_graph=False
-        )
+            ready, target, n=options.n, method=options.method, score=options.score, temperature=options.temperature,
+            keep_graph=False,
+        )  # fmt: skip
         return trace, trace.explain(options.method, options.n, options.fuse)
 
 
