@@ -108,8 +108,8 @@ def _places(clusters: Clusters, n: int) -> Tensor:
             f"Clusters are one id per value, all whole numbers or all texts: for {n} values, found {len(found)} ids "
             f"({kinds})."
         )
-    ordered: list[str] | list[int] = sorted(set(texts)) if texts else sorted(set(numbers))
-    places: dict[str | int, int] = {one: place for place, one in enumerate(ordered)}
+    ordered: list[str | int] = [*sorted(set(texts)), *sorted(set(numbers))]  # one of the two is empty
+    places = {one: place for place, one in enumerate(ordered)}
     return torch.tensor([places[one] for one in texts or numbers], dtype=torch.int64)
 
 
