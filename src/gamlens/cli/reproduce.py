@@ -77,6 +77,9 @@ def reproduce(
         ),
     ] = "drawn",
     seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
+    hold_out_by: Annotated[
+        str, Option(help="Thresholds for pairs are chosen on whole pairs, or on single maps of pairs: pairs, maps.")
+    ] = "pairs",
     fill: Annotated[str, Option(help="The colour of hidden pixels (Table 1): black, mean.")] = "black",
     confidence: options.Confidence = "logit",
     batch: Annotated[int, Option(help="Number of images per forward pass.", min=1)] = 16,
@@ -113,7 +116,9 @@ def reproduce(
     """
     check_confidence(confidence)
     layout, where = paper_table(table), Engine(engine, workers, address)
-    protocol = Protocol(methods=parse_list(methods), n=protocols.numbers(n), pairs=pairs_, seed=seed, fill=fill)
+    protocol = Protocol(
+        methods=parse_list(methods), n=protocols.numbers(n), pairs=pairs_, seed=seed, fill=fill, hold_out_by=hold_out_by
+    )
     roots = {"ilsvrc": ilsvrc, "coco": coco, "voc": voc, "chestxray": chestxray}
     sources = _sources(layout, roots, model or [], weights or [], device)
     plan = plan_table(layout, sources, protocol, limit=limit)

@@ -14,8 +14,10 @@ from gamlens.cli.common import command, make_lens, note, out_console, say, say_t
 from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
+from gamlens.evaluation.contests import CONTEST_NOTE
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
+from gamlens.evaluation.table_notes import counts_note, general_notes, table_notes
 from gamlens.models.devices import AUTO
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
@@ -58,9 +60,16 @@ def table(
         _print(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
     say(f"{sum(len(run.errors) for run in read)} items with errors are left out.")
     if out is not None:
-        made = {"table": tables.rows_of(found), "paired": tables.contest_rows(pairs)}
-        kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
-        texts = {f"{name}.{kind}": text(*cells) for name, cells in made.items() for kind, text in kinds.items()}
+        notes = [*table_notes(found), *filter(None, (left_out_note(run.about) for run in read))]
+        made = {
+            "table": (tables.rows_of(found), list(dict.fromkeys(notes))),
+            "paired": (tables.contest_rows(pairs), [CONTEST_NOTE]),
+        }
+        texts = {}
+        for name, (rows, about) in made.items():
+            texts[f"{name}.md"] = markdown(*rows, about)
+            texts[f"{name}.csv"] = comma_separated(*rows)
+            texts[f"{name}.tex"] = latex(*rows, about)
         write_files(out, texts, {})
 
 
@@ -269,6 +278,9 @@ def show_cells(found: list[tables.Cell]) -> None:
         items = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         errors = sum({cell.run: cell.errors for cell in mine}.values())
         _print(f"{name}: {items} items, {errors} errors", *tables.tall(mine))
+        say(counts_note(mine))
+    for said in general_notes(found):
+        say(said)
 
 
 def _where(found: tables.Cell | tables.Contest) -> str:

@@ -75,12 +75,12 @@ def appendix_rows(filled: FilledTable) -> TextTable:
     """One row per line, metric, method and n, with everything that is known about the number."""
     header = (
         "section", "data", "subset", "model", "metric", "better", "method", "n", "value", "low", "high", "counted",
-        "items", "errors", "left out", "why", "threshold", "n=2 - n=1", "low of it", "high of it", "p", "paper",
+        "items", "errors", "left out", "why", "threshold", "gain", "gain low", "gain high", "p", "paper",
     )  # fmt: skip
     rows = []
     for line in filled.appendix:
         for (method, n), cell in line.cells.items():
-            where, gain = line.line, line.gains.get(method) if n == 2 else None
+            where, gain = line.line, line.gain(method) if n == 2 else None
             row = [where.section.title, where.network.short, where.subset, line.model, where.metric, line.better]
             row += [method, str(n) if n else "", *(f"{v:.4f}" for v in (cell.value.mean, cell.value.low))]
             row += [f"{cell.value.high:.4f}", str(cell.value.n), str(line.items), str(line.errors), str(cell.left_out)]

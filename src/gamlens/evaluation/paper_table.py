@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gamlens import metrics
 from gamlens.errors import readable
 from gamlens.evaluation import tables
 from gamlens.evaluation.paper_layout import PaperLine, PaperTable
@@ -13,7 +12,7 @@ from gamlens.evaluation.paper_numbers import PaperNumber, paper_of
 from gamlens.evaluation.paper_runs import MissingLines, PaperRun, RunKey, TablePlan
 from gamlens.evaluation.protocol import Unit
 from gamlens.evaluation.results import Columns, Run
-from gamlens.evaluation.tables import Cell, Score
+from gamlens.evaluation.tables import Cell
 from gamlens.metrics import METRICS, Better, Difference
 
 MethodAndN = tuple[str, int]
@@ -29,7 +28,6 @@ class FilledLine:
         better: Whether higher ("up") or lower ("down") is better.
         model: The model that was measured; "" if the line was not measured.
         cells: Our numbers: {(method, n): cell}. Controls have n = 0.
-        gains: The paired difference n = 2 minus n = 1 of each method.
         paper: The paper's numbers: {(method, n): number}.
         items: How many items the line has, and of these how many failed.
     """
@@ -38,10 +36,14 @@ class FilledLine:
     better: Better
     model: str = ""
     cells: Mapping[MethodAndN, Cell] = field(default_factory=dict)
-    gains: Mapping[str, Difference] = field(default_factory=dict)
     paper: Mapping[MethodAndN, PaperNumber] = field(default_factory=dict)
     items: int = 0
     errors: int = 0
+
+    def gain(self, method: str) -> Difference | None:
+        """The paired difference of n = 2 against n = 1, with its sign turned so that plus is better."""
+        cell = self.cells.get((method, 2))
+        return cell.gain if cell is not None and cell.base == 1 else None
 
     def best(self, digits: int) -> set[MethodAndN]:
         """The best of the methods and n; those that look equal with so many digits are all best."""
@@ -118,29 +120,14 @@ def _measured_lines(line: PaperLine, run: PaperRun, whole: Run, confidence: str)
     """The line of every metric of a run's kind on one subset: {title of the metric: line}."""
     part = cut(whole, run.rows[line.subset], line.subset)
     cells = tables.cells(part, confidence=confidence)
-    gains = _gains(part, confidence)
     found = {}
     for title in dict.fromkeys(cell.metric for cell in cells):
         own = {(cell.method, cell.n): cell for cell in cells if cell.metric == title}
         mine = PaperLine(line.section, line.network, line.subset, title)
         found[title] = FilledLine(
-            mine, next(iter(own.values())).better, run.lens.name, own, gains.get(title, {}),
+            mine, next(iter(own.values())).better, run.lens.name, own,
             _papers(mine, run.protocol.methods, run.protocol.n), len(run.rows[line.subset]), len(part.errors),
         )  # fmt: skip
-    return found
-
-
-def _gains(part: Run, confidence: str) -> dict[str, dict[str, Difference]]:
-    """The paired difference n = 2 minus n = 1: {title of the metric: {method: difference}}."""
-    scores: dict[MethodAndN, list[Score]] = {
-        key: tables.scores(part, columns, confidence=confidence) for key, columns in part.groups.items()
-    }
-    found: dict[str, dict[str, Difference]] = {}
-    for method, n in scores:
-        if n == 2 and (method, 1) in scores:
-            for two, one in zip(scores[method, 2], scores[method, 1], strict=True):
-                difference = metrics.paired(two.counted, one.counted, better=two.metric.better)
-                found.setdefault(two.metric.title, {})[method] = difference
     return found
 
 

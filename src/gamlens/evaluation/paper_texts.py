@@ -148,14 +148,14 @@ def appendix_cells(filled: FilledTable, under: Callable[[str], str]) -> TextTabl
     header = ["Task", "Data", "Model", "Metric", "Items"]
     for method in filled.methods:
         title = METHODS[method].title
-        header += [f"{title} n={n}" for n in filled.n] + ([f"{title} n=2 - n=1"] if filled.has_gain else [])
+        header += [f"{title} n={n}" for n in filled.n] + ([f"{title} gain"] if filled.has_gain else [])
     rows = []
     for line in filled.appendix:
         where = line.line
         row = [where.section.title, where.data, line.model, f"{where.metric} {ARROWS[line.better]}", _counts(line)]
         for method in filled.methods:
             row += [_interval(line.cells.get((method, n)), under) for n in filled.n]
-            gain = line.gains.get(method)
+            gain = line.gain(method)
             if filled.has_gain:
                 shown = f"{gain.mean:+.2f} " + under(f"[{gain.low:+.2f}, {gain.high:+.2f}]") if gain else NOTHING
                 row.append(shown)

@@ -18,9 +18,8 @@ WEIGHTS = "weights"  # the name of the weighted mean among the ways to join bloc
 CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
-UNSAID: dict[str, Any] = {
-    "temperature": 1.0
-}  # fields that runs of earlier versions do not record, and what such a run was measured with
+# Fields that runs of earlier versions do not record, and what such a run was measured with.
+UNSAID: dict[str, Any] = {"temperature": 1.0, "hold_out_by": "maps"}
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -29,6 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "masked": ("one", "both"),
     "box": ("all", "largest"),
     "pairs": ("drawn", "neighbour"),
+    "hold_out_by": ("pairs", "maps"),
 }
 
 
@@ -53,7 +53,9 @@ class Protocol:
         box: What the predicted box goes around: "all" pixels >= threshold, or the "largest" component of them.
         pairs: Pairs are "drawn" at random, or each image of a class with the next one by name ("neighbour").
         seed: The seed of drawn pairs.
-        hold_out: Every how many items (for pairs: maps) one is held out to choose thresholds on; 0 for none.
+        hold_out: Every how many items one is held out to choose thresholds on; 0 for none.
+        hold_out_by: What is held out of pairs: whole "pairs", both maps together, or single "maps", counted x, y, x, y,
+            ... as early versions did. With "maps", a map may be counted whose pair helped to choose the threshold.
         views: Further views of each image, "flip" and scales, over which maps are averaged.
         curves: The number of steps of insertion and deletion; 0 to leave both out.
         temperature: What the class scores are divided by before they become the probability of the objective
@@ -81,6 +83,7 @@ class Protocol:
     temperature: float = 1.0
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
+    hold_out_by: str = "pairs"
 
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
@@ -130,6 +133,13 @@ class Protocol:
         found = {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
         return {**found, "temperature": float(self.temperature)}
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Protocol":
+        """The protocol that run.json describes. A field that it lacks has the value that runs had before the field."""
+        known = {**UNSAID, **record}
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
+        return cls(**fields)
+
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
     """Whether a run used the ground truth that is usual for its data set (`DatasetEntry.measured_by`), or needed none.
@@ -141,13 +151,22 @@ def usual_truth(about: Mapping[str, Any]) -> bool:
     return bool(kind == "objective" or kind == ("segmentation" if masks else "localization"))
 
 
+def holds_out_pairs(about: Mapping[str, Any]) -> bool:
+    """Whether the numbers of a run depend on `hold_out_by`: it is of pairs, and held-out ones choose thresholds."""
+    chosen = about["protocol"]
+    holds_out = chosen.get("hold_out", Protocol.hold_out) or "hold_out" in about.get("manifests", {})
+    return bool(holds_out) and chosen["kind"] != "objective" and chosen["task"] != "classification"
+
+
 def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
-    usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
+    usual, chosen, named = Protocol().record(), {**UNSAID, **about["protocol"]}, about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
     for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", "temperature"):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:
             words.append(f"{name}={chosen[name]}")
+    if holds_out_pairs(about) and chosen["hold_out_by"] != usual["hold_out_by"]:
+        words.append(f"hold_out_by={chosen['hold_out_by']}")
     if chosen.get("views"):
         words.append("views=" + "+".join(map(str, chosen["views"])))
     return ", ".join(words + [f"{name}={fingerprint[:8]}" for name, fingerprint in named.items()])
@@ -181,26 +200,24 @@ def units(
     """List the items that a protocol measures, and which of their maps are held out to choose thresholds.
 
     Classes: items are sorted by name; every `protocol.hold_out`-th item of the whole data set is held out, counted
-    before small objects are selected. Pairs: every `protocol.hold_out`-th map is held out, counted x, y, x, y, ...
+    before small objects are selected. Pairs: every `protocol.hold_out`-th pair is held out, both maps of it; with
+    `protocol.hold_out_by` "maps" every `protocol.hold_out`-th map, counted x, y, x, y, ...
 
     Args:
         dataset: The data set.
         protocol: The protocol.
         chosen: The items or pairs to measure, in place of those that the protocol selects or draws.
-        hold_out: The images to hold out, in place of every `protocol.hold_out`-th.
+        hold_out: The images to hold out, in place of every `protocol.hold_out`-th. A pair is held out if it has one of
+            them; with `protocol.hold_out_by` "maps" only their own maps are.
     """
     for manifest in (chosen, hold_out):
         if manifest is not None:
             manifest.check(dataset)
     pairwise = protocol.task != "classification"
     items = _paired_items(dataset, protocol, chosen) if pairwise else _class_items(dataset)
-    every, found = protocol.hold_out, []
+    found = []
     for place, (name, samples, label) in enumerate(items):
-        if hold_out is not None:
-            held = tuple(sample.name in hold_out.names for sample in samples)
-        else:
-            maps = range(len(samples) * place, len(samples) * (place + 1))
-            held = tuple(bool(every) and number % every == 0 for number in maps)
+        held = _held_out(place, samples, protocol, hold_out)
         found.append(Unit(name, samples, label, held, _problem(samples, label, protocol)))
     if not pairwise:
         found = _narrowed(found, dataset, protocol, chosen)
@@ -212,6 +229,16 @@ def units(
             f"{found[0].problem} Is a part of the data set missing, or is another kind of evaluation meant?"
         )
     return found
+
+
+def _held_out(place: int, samples: tuple[Sample, ...], protocol: Protocol, named: Manifest | None) -> tuple[bool, ...]:
+    """Whether the map of each image of an item is held out; `place` counts the items from 0."""
+    by_maps, every = protocol.hold_out_by == "maps", protocol.hold_out
+    if named is not None:
+        maps = tuple(sample.name in named.names for sample in samples)
+        return maps if by_maps else (any(maps),) * len(samples)
+    counts = range(len(samples) * place, len(samples) * (place + 1)) if by_maps else [place] * len(samples)
+    return tuple(bool(every) and number % every == 0 for number in counts)
 
 
 def _class_items(dataset: Dataset) -> Iterator[NamedSamples]:

@@ -45,8 +45,8 @@ def source(run: Run, *, root: Path | None, split: str | None) -> Source:
         return Source({}, missing="The run does not say where its images are: name the folder with --root.")
     try:
         dataset = load(about["data"], place, split=split)
-        choices: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["protocol"].items()}
-        return Source({unit.name: unit for unit in units(dataset, Protocol(**choices))}, dataset.classes)
+        protocol = Protocol.from_record(about["protocol"])
+        return Source({unit.name: unit for unit in units(dataset, protocol)}, dataset.classes)
     except (GamlensError, TypeError) as error:
         return Source({}, missing=f"The images of this run cannot be read: {error} Name the folder with --root.")
 
