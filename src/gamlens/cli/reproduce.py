@@ -25,7 +25,7 @@ from gamlens.evaluation.paper_runs import (
     seconds_per_item,
 )
 from gamlens.evaluation.paper_table import FilledTable, fill_table
-from gamlens.evaluation.paper_texts import heads, printed_rows
+from gamlens.evaluation.paper_texts import printed_rows
 from gamlens.evaluation.protocol import Protocol, parse_list
 from gamlens.evaluation.runs import Engine
 from gamlens.evaluation.table_files import write_files
@@ -183,7 +183,7 @@ def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, workers: i
             lines.append((run.name, run.lens.name, *counts, _clock(took)))
     header = ("run", "model", "items (per line)", "left", "forwards", "about")
     title = f"Table {plan.table.number}: what would be measured into {out / RUNS_FOLDER}"
-    say_table(header, lines, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    say_table(header, lines, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     say(
         f"About {_clock(total)} in all, as estimated from a few items of each run on this machine. Large batches on a "
         "GPU take less."
@@ -198,7 +198,15 @@ def _clock(seconds: float) -> str:
 
 
 def _show_table(filled: FilledTable) -> None:
-    title = f"Table {filled.table.number}: {filled.table.title} ({', '.join(heads(filled))}; the paper in brackets)"
-    say_table(*printed_rows(filled), title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    ns = " → ".join(f"n={n}" for n in filled.n)
+    title = f"Table {filled.table.number}: {filled.table.title}, {ns} (the paper's numbers in brackets)"
+    say_table(
+        *printed_rows(filled),
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for missing in filled.missing:
         note(f"not measured: {missing.what}. {missing.why}")

@@ -3,9 +3,12 @@
 from gamlens.evaluation import paper_latex
 from gamlens.evaluation.paper_table import FilledTable
 from gamlens.evaluation.paper_texts import (
+    APPENDIX_NAMES,
+    APPENDIX_NOTE,
     NOTHING,
     NumberPair,
-    appendix_cells,
+    appendix_heads,
+    appendix_lines,
     heads,
     notes,
     our_gain,
@@ -42,8 +45,13 @@ def to_markdown(filled: FilledTable) -> str:
         rows.append([line.line.data, second_column(filled, line), *map(_both, pairs_of(filled, line))])
     text = f"# Table {filled.table.number}: {filled.table.title}\n\n{markdown(header, rows)}\n"
     text += "".join(f"- {note}\n" for note in notes(filled))
-    text += "\n## Appendix: intervals, controls and further metrics\n\n"
-    return text + markdown(*appendix_cells(filled, lambda interval: f"<br>{interval}"))
+    text += f"\n## Appendix: intervals, controls and further metrics\n\n{APPENDIX_NOTE}\n\n"
+    titles = [f"{METHODS[method].title} {head}" for method in filled.methods for head in appendix_heads(filled)]
+    lines = [
+        (*line.names, *(f"{number}<br>{below}" if below else number for number, below in line.numbers))
+        for line in appendix_lines(filled)
+    ]
+    return text + markdown([*APPENDIX_NAMES, *titles, *filled.controls], lines)
 
 
 def _both(pair: NumberPair) -> str:

@@ -3,13 +3,23 @@
 from collections.abc import Sequence
 
 from gamlens.evaluation.paper_table import FilledLine, FilledTable
-from gamlens.evaluation.paper_texts import appendix_cells, heads, notes, pairs_of, second_column
+from gamlens.evaluation.paper_texts import (
+    APPENDIX_NAMES,
+    APPENDIX_NOTE,
+    appendix_heads,
+    appendix_lines,
+    heads,
+    notes,
+    pairs_of,
+    second_column,
+)
 from gamlens.evaluation.table_files import ESCAPED
 from gamlens.methods import METHODS
 
 SYMBOLS = {"<": "$<$", ">": "$>$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "–": "--"}
 PACKAGES = r"\usepackage{booktabs,adjustbox,xcolor}"
-PAPER = r"\providecommand{\paper}[1]{{\scriptsize\color{gray}#1}}  % a number of the paper"
+ROWS_PER_PAGE = 22  # of the appendix
+PAPER = r"\providecommand{\paper}[1]{{\scriptsize\color{black!60}#1}}  % the paper's number; an interval"
 
 
 def escape(text: str) -> str:
@@ -23,7 +33,7 @@ def escape(text: str) -> str:
 def number(text: str) -> str:
     """A number for a cell: a real minus sign, and no space before a percent sign."""
     plain = escape(text.replace(" %", "%"))
-    return f"$-${plain[1:]}" if plain.startswith("-") else plain
+    return f"$-${plain[1:]}" if text[:1] == "-" else plain
 
 
 def fragment(filled: FilledTable, *, height: str = "") -> str:
@@ -34,20 +44,17 @@ def fragment(filled: FilledTable, *, height: str = "") -> str:
 
 
 def _tabular(filled: FilledTable) -> list[str]:
-    per_method = len(filled.n) + filled.has_gain
-    groups = "@{\\hskip 1.2em}".join(["c" * per_method] * len(filled.methods))
-    names = [f"\\multicolumn{{{per_method}}}{{c}}{{\\textbf{{{escape(METHODS[m].title)}}}}}" for m in filled.methods]
-    starts = [3 + place * per_method for place in range(len(filled.methods))]
-    rules = " ".join(f"\\cmidrule(lr){{{start}-{start + per_method - 1}}}" for start in starts)
-    column = filled.table.column.capitalize()
-    lines = [f"\\begin{{tabular}}{{@{{}}ll@{{\\hskip 1.2em}}{groups}@{{}}}}", r"\toprule"]
-    lines += [" & ".join([r"\textbf{Task and data}", f"\\textbf{{{column}}}", *names]) + r" \\", rules]
-    lines += [" & ".join(["", "", *heads(filled) * len(filled.methods)]) + r" \\"]
+    each, gap = len(heads(filled)), "@{\\hskip 1.2em}"
+    groups = gap.join(["c" * each] * len(filled.methods))
+    over = _spans([(METHODS[method].title, each) for method in filled.methods], 2)
+    names = [r"\textbf{Task and data}", f"\\textbf{{{filled.table.column.capitalize()}}}"]
+    lines = [f"\\begin{{tabular}}{{@{{}}ll{gap}{groups}@{{}}}}", r"\toprule", *over]
+    lines += [" & ".join([*names, *heads(filled) * len(filled.methods)]) + r" \\"]
     section = None
     for line in filled.lines:
         if line.line.section != section:
             section = line.line.section
-            lines += [r"\midrule", f"\\textbf{{{escape(section.title)}}} \\\\"]
+            lines += [r"\midrule", f"\\textbf{{{escape(section.title)}}} \\\\[1pt]"]
         lines += _rows(filled, line)
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
@@ -68,9 +75,9 @@ def document(filled: FilledTable) -> str:
     return "\n".join([
         r"\documentclass[a4paper,10pt]{article}",
         r"\usepackage[margin=1.5cm]{geometry}",
-        r"\usepackage[T1]{fontenc}",
         PACKAGES,
-        r"\usepackage{longtable,pdflscape}",
+        r"\usepackage{pdflscape}",
+        PAPER,
         r"\pagestyle{empty}",
         r"\begin{document}",
         r"\begin{center}",
@@ -78,40 +85,40 @@ def document(filled: FilledTable) -> str:
         body.rstrip(),
         r"\end{center}",
         f"\\noindent{{\\footnotesize {said}\\par}}",
-        *_appendix(filled, *appendix_cells(filled, str)),
+        *_appendix(filled),
         r"\end{document}",
         "",
     ])  # fmt: skip
 
 
-def _appendix(filled: FilledTable, header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """The appendix as a table over several pages across, with each interval below its number."""
-    if not lines:
-        return []
-    names = 5  # columns of names and counts; the others are numbers
-    columns = "l" * names + "c" * (len(header) - names)
-    head = " & ".join(_stacked(escape(name), " n=") if place >= names else escape(name)
-                      for place, name in enumerate(header)) + r" \\"  # fmt: skip
-    rows = [
-        " & ".join([*map(escape, line[:names]), *(_stacked(escape(cell), " [") for cell in line[names:])]) + r" \\[1pt]"
-        for line in lines
-    ]
-    title = f"Appendix to Table {filled.table.number}: means with 95\\,\\% intervals that resample whole pairs and "
-    title += "images, thresholds (@), paired differences, and controls."
-    return [
-        r"\begin{landscape}\tiny\setlength{\tabcolsep}{2pt}\setlength{\LTcapwidth}{\linewidth}",
-        f"\\begin{{longtable}}{{{columns}}}",
-        f"\\multicolumn{{{len(header)}}}{{l}}{{\\footnotesize {title}}}\\\\",
-        r"\toprule",
-        head,
-        r"\midrule\endhead",
-        *rows,
-        r"\bottomrule",
-        r"\end{longtable}\end{landscape}",
-    ]
+def _appendix(filled: FilledTable) -> list[str]:
+    """The appendix on pages across, with each interval below its number."""
+    lines, names = appendix_lines(filled), len(APPENDIX_NAMES)
+    each, pages = len(appendix_heads(filled)), []
+    gap = "@{\\hskip 1.5em}"
+    groups = gap.join(["c" * each] * len(filled.methods))
+    columns = f"@{{}}{'l' * names}{gap}{groups}{gap}{'c' * len(filled.controls)}@{{}}"
+    spans = [(METHODS[method].title, each) for method in filled.methods] + [("Controls", len(filled.controls))]
+    heads = [*APPENDIX_NAMES, *appendix_heads(filled) * len(filled.methods), *filled.controls]
+    said = escape(f"Appendix to Table {filled.table.number}. {APPENDIX_NOTE}")
+    for start in range(0, len(lines), ROWS_PER_PAGE):
+        pages += [r"\begin{landscape}", f"\\noindent{{\\footnotesize {said}\\par}}\\medskip\\noindent"]
+        pages += [r"\begin{adjustbox}{max width=\linewidth,max totalheight=0.88\textheight}"]
+        pages += [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", *_spans(spans, names)]
+        pages += [" & ".join(map(escape, heads)) + r" \\", r"\midrule"]
+        for line in lines[start : start + ROWS_PER_PAGE]:
+            above, below = zip(*line.numbers, strict=True)
+            pages.append(" & ".join([*map(escape, line.names), *map(number, above)]) + r" \\")
+            pages.append(" & ".join([*[""] * names, *(f"\\paper{{{number(text)}}}" for text in below)]) + r" \\[1pt]")
+        pages += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}", r"\end{landscape}"]
+    return pages
 
 
-def _stacked(text: str, at: str) -> str:
-    """A cell of two lines, broken before the last occurrence of `at`."""
-    first, found, second = text.rpartition(at)
-    return f"\\shortstack{{{first}\\\\{(found + second).strip()}}}" if found else text
+def _spans(spans: Sequence[tuple[str, int]], first: int) -> list[str]:
+    """A row of heads over several columns each, after the `first` columns, and a rule below each of them."""
+    heads, rules, at = [""] * first, [], first + 1
+    for title, width in spans:
+        heads.append(f"\\multicolumn{{{width}}}{{c}}{{\\textbf{{{escape(title)}}}}}")
+        rules.append(f"\\cmidrule(lr){{{at}-{at + width - 1}}}")
+        at += width
+    return [" & ".join(heads) + r" \\", " ".join(rules)]

@@ -1,7 +1,6 @@
 """The texts of a filled table, for Markdown and LaTeX alike: numbers, improvements, notes, and the appendix."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gamlens import metrics
@@ -15,6 +14,13 @@ from gamlens.metrics import Better
 
 NOTHING = "–"  # stands where there is no number
 ARROWS = {"up": "↑", "down": "↓"}
+APPENDIX_NAMES = ("Task", "Data", "Model", "Metric", "Items")
+APPENDIX_NOTE = (
+    "Means with 95 % intervals that resample whole images and whole pairs; @ is the threshold, chosen on the hold-out. "
+    "Gain is n=2 over n=1 on the same maps, in points, with its paired interval; plus is better. Items are the values "
+    "that are counted and, after a plus, those that are left out, such as the hold-out. Controls are maps without a "
+    "model."
+)
 MARK = "†"  # beside a number of the paper that was measured with another method
 
 
@@ -55,7 +61,7 @@ def pairs_of(filled: FilledTable, line: FilledLine) -> list[NumberPair]:
 
 
 def printed_rows(filled: FilledTable) -> TextTable:
-    """The table for a terminal: one column per method, with our numbers, and the paper's below them."""
+    """The table for a terminal: one column per method, our numbers from n to n, and the paper's below them."""
     header = ("task and data", filled.table.column, *(METHODS[method].title for method in filled.methods))
     each = len(heads(filled))
     rows: list[tuple[str, ...]] = []
@@ -64,14 +70,12 @@ def printed_rows(filled: FilledTable) -> TextTable:
         if title not in [row[0] for row in rows]:
             rows.append((title, *[""] * (len(header) - 1)))
         pairs = pairs_of(filled, line)
-        parts = [pairs[start : start + each] for start in range(0, len(pairs), each)]
-        cells = ["  ".join(pair.ours for pair in part) + _below([pair.paper for pair in part]) for part in parts]
-        rows.append((f"  {line.line.data}", second_column(filled, line), *cells))
+        parts = [pairs[start : start + len(filled.n)] for start in range(0, len(pairs), each)]
+        ours = [" → ".join(pair.ours for pair in part) for part in parts]
+        papers = [" → ".join(pair.paper for pair in part if pair.paper) for part in parts]
+        cells = [f"{own}\n({paper})" if paper else own for own, paper in zip(ours, papers, strict=True)]
+        rows.append((line.line.data, second_column(filled, line), *cells))
     return header, rows
-
-
-def _below(papers: list[str]) -> str:
-    return f"\n({'  '.join(papers)})" if any(papers) else ""
 
 
 def number_text(value: float, digits: int) -> str:
@@ -138,29 +142,35 @@ def _better_of(filled: FilledTable, metric: str) -> str:
     return next(line.better for line in filled.lines if line.line.metric == metric)
 
 
-def appendix_cells(filled: FilledTable, under: Callable[[str], str]) -> TextTable:
-    """The appendix for readers: one row per line and metric, with intervals, differences and controls.
+@dataclass(frozen=True)
+class AppendixLine:
+    """A line of the appendix: its names and counts, and its numbers, each with what stands below it."""
 
-    Args:
-        filled: The table.
-        under: Writes the interval below or behind its number.
-    """
-    header = ["Task", "Data", "Model", "Metric", "Items"]
-    for method in filled.methods:
-        title = METHODS[method].title
-        header += [f"{title} n={n}" for n in filled.n] + ([f"{title} gain"] if filled.has_gain else [])
-    rows = []
+    names: tuple[str, ...]
+    numbers: tuple[tuple[str, str], ...]
+
+
+def appendix_heads(filled: FilledTable) -> list[str]:
+    """The heads of the columns of one method in the appendix."""
+    return [f"n={n}" for n in filled.n] + (["gain"] if filled.has_gain else [])
+
+
+def appendix_lines(filled: FilledTable) -> list[AppendixLine]:
+    """The appendix: one line per line of the table and metric, with intervals, gains and controls."""
+    found = []
     for line in filled.appendix:
-        where = line.line
-        row = [where.section.title, where.data, line.model, f"{where.metric} {ARROWS[line.better]}", _counts(line)]
+        where, numbers = line.line, []
         for method in filled.methods:
-            row += [_interval(line.cells.get((method, n)), under) for n in filled.n]
-            gain = line.gain(method)
+            numbers += [_with_interval(line.cells.get((method, n))) for n in filled.n]
             if filled.has_gain:
-                shown = f"{gain.mean:+.2f} " + under(f"[{gain.low:+.2f}, {gain.high:+.2f}]") if gain else NOTHING
-                row.append(shown)
-        rows.append((*row, *(_interval(line.cells.get((name, 0)), None) for name in filled.controls)))
-    return (*header, *filled.controls), rows
+                gain = line.gain(method)
+                shown = (f"{gain.mean:+.2f}", f"[{gain.low:+.2f}, {gain.high:+.2f}]") if gain else (NOTHING, "")
+                numbers.append(shown)
+        controls = (line.cells.get((name, 0)) for name in filled.controls)
+        numbers += [(number_text(cell.value.mean, 2) if cell else NOTHING, "") for cell in controls]
+        names = (where.section.title, where.data, line.model, f"{where.metric} {ARROWS[line.better]}", _counts(line))
+        found.append(AppendixLine(names, tuple(numbers)))
+    return found
 
 
 def _counts(line: FilledLine) -> str:
@@ -170,9 +180,9 @@ def _counts(line: FilledLine) -> str:
     return f"{counted} (+{left})" if left else str(counted)
 
 
-def _interval(cell: Cell | None, under: Callable[[str], str] | None) -> str:
+def _with_interval(cell: Cell | None) -> tuple[str, str]:
+    """A number with its threshold, and its interval."""
     if cell is None or not cell.value.n:
-        return NOTHING
+        return NOTHING, ""
     threshold = "" if cell.threshold is None else f" @{cell.threshold:.2f}"
-    number = f"{cell.value.mean:.2f}{threshold if under else ''}"
-    return f"{number} {under(f'[{cell.value.low:.1f}, {cell.value.high:.1f}]')}" if under else number
+    return f"{cell.value.mean:.2f}{threshold}", f"[{cell.value.low:.1f}, {cell.value.high:.1f}]"
