@@ -25,7 +25,7 @@ from gamlens.evaluation.paper_runs import (
     seconds_per_item,
 )
 from gamlens.evaluation.paper_table import FilledTable, fill_table
-from gamlens.evaluation.paper_texts import printed_rows
+from gamlens.evaluation.paper_texts import printed_sections
 from gamlens.evaluation.protocol import Protocol, parse_list
 from gamlens.evaluation.runs import Engine
 from gamlens.evaluation.table_files import write_files
@@ -198,15 +198,11 @@ def _clock(seconds: float) -> str:
 
 
 def _show_table(filled: FilledTable) -> None:
-    ns = " → ".join(f"n={n}" for n in filled.n)
-    title = f"Table {filled.table.number}: {filled.table.title}, {ns} (the paper's numbers in brackets)"
-    say_table(
-        *printed_rows(filled),
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    ns = " / ".join(f"n={n}" for n in filled.n)
+    say(f"Table {filled.table.number}: {filled.table.title}, {ns} (the paper's in brackets)")
+    for title, (header, lines) in printed_sections(filled).items():
+        say_table(
+            header, lines, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+        )
     for missing in filled.missing:
         note(f"not measured: {missing.what}. {missing.why}")

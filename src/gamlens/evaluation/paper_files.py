@@ -42,7 +42,7 @@ def to_markdown(filled: FilledTable) -> str:
         title = f"**{line.line.section.title}**"
         if title not in [row[0] for row in rows]:
             rows.append([title, *[""] * (len(header) - 1)])
-        rows.append([line.line.data, second_column(filled, line), *map(_both, pairs_of(filled, line))])
+        rows.append([line.line.data, *map(_both, [second_column(filled, line), *pairs_of(filled, line)])])
     text = f"# Table {filled.table.number}: {filled.table.title}\n\n{markdown(header, rows)}\n"
     text += "".join(f"- {note}\n" for note in notes(filled))
     text += f"\n## Appendix: intervals, controls and further metrics\n\n{APPENDIX_NOTE}\n\n"

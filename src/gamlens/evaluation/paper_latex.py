@@ -18,8 +18,8 @@ from gamlens.methods import METHODS
 
 SYMBOLS = {"<": "$<$", ">": "$>$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "–": "--"}
 PACKAGES = r"\usepackage{booktabs,adjustbox,xcolor}"
-ROWS_PER_PAGE = 22  # of the appendix
-PAPER = r"\providecommand{\paper}[1]{{\scriptsize\color{black!60}#1}}  % the paper's number; an interval"
+ROWS_PER_PAGE = 26  # of the appendix
+PAPER = r"\providecommand{\paper}[1]{{\scriptsize\color{black!70}#1}}  % the paper's number; an interval"
 
 
 def escape(text: str) -> str:
@@ -61,11 +61,11 @@ def _tabular(filled: FilledTable) -> list[str]:
 
 def _rows(filled: FilledTable, line: FilledLine) -> list[str]:
     """Two rows per line: our numbers, and below them, smaller, the paper's."""
-    pairs = pairs_of(filled, line)
+    pairs = [second_column(filled, line), *pairs_of(filled, line)]
     ours = [f"\\textbf{{{number(pair.ours)}}}" if pair.best else number(pair.ours) for pair in pairs]
     paper = [f"\\paper{{({number(pair.paper)})}}" if pair.paper else "" for pair in pairs]
-    first = " & ".join([escape(line.line.data), escape(second_column(filled, line)), *ours]) + r" \\"
-    return [first] + ([" & ".join(["", "", *paper]) + r" \\[1pt]"] if any(paper) else [])
+    first = " & ".join([escape(line.line.data), *ours]) + r" \\"
+    return [first] + ([" & ".join(["", *paper]) + r" \\[1pt]"] if any(paper) else [])
 
 
 def document(filled: FilledTable) -> str:

@@ -139,7 +139,7 @@ def plan_table(
     order = {(section.task, section.kind): place for place, section in enumerate(table.sections)}
     runs.sort(key=lambda run: order[run.protocol.task, run.protocol.kind])
     missing += [
-        MissingLines(f"{run.network.short} ({subset} %), {run.protocol.task}", why)
+        MissingLines(f"{run.network.short} ({subset} %), {run.network.title}, {run.protocol.task}", why)
         for run in runs
         for subset, why in run.problems.items()
     ]

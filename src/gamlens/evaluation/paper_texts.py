@@ -38,11 +38,11 @@ def heads(filled: FilledTable) -> list[str]:
     return [f"n={n}" for n in filled.n] + (["Impr."] if filled.has_gain else [])
 
 
-def second_column(filled: FilledTable, line: FilledLine) -> str:
-    """What the second column says of a line: its metric with an arrow, or its model."""
+def second_column(filled: FilledTable, line: FilledLine) -> NumberPair:
+    """What the second column says of a line: its metric with an arrow, or our model and that of the paper."""
     if filled.table.column == "metric":
-        return f"{line.line.metric} ({ARROWS[line.better]})"
-    return line.model or line.line.network.title
+        return NumberPair(f"{line.line.metric} ({ARROWS[line.better]})", False, "")
+    return NumberPair(line.model or NOTHING, False, line.line.network.title)
 
 
 def pairs_of(filled: FilledTable, line: FilledLine) -> list[NumberPair]:
@@ -60,22 +60,19 @@ def pairs_of(filled: FilledTable, line: FilledLine) -> list[NumberPair]:
     return found
 
 
-def printed_rows(filled: FilledTable) -> TextTable:
-    """The table for a terminal: one column per method, our numbers from n to n, and the paper's below them."""
-    header = ("task and data", filled.table.column, *(METHODS[method].title for method in filled.methods))
-    each = len(heads(filled))
-    rows: list[tuple[str, ...]] = []
+def printed_sections(filled: FilledTable) -> dict[str, TextTable]:
+    """The sections of the table for a terminal: one column per method, with our numbers and, below, the paper's."""
+    ns, each = len(filled.n), len(heads(filled))
+    header = ("data", filled.table.column, *(METHODS[method].title for method in filled.methods))
+    found: dict[str, TextTable] = {}
     for line in filled.lines:
-        title = line.line.section.title
-        if title not in [row[0] for row in rows]:
-            rows.append((title, *[""] * (len(header) - 1)))
         pairs = pairs_of(filled, line)
-        parts = [pairs[start : start + len(filled.n)] for start in range(0, len(pairs), each)]
-        ours = [" → ".join(pair.ours for pair in part) for part in parts]
-        papers = [" → ".join(pair.paper for pair in part if pair.paper) for part in parts]
-        cells = [f"{own}\n({paper})" if paper else own for own, paper in zip(ours, papers, strict=True)]
-        rows.append((line.line.data, second_column(filled, line), *cells))
-    return header, rows
+        parts = [pairs[start : start + ns] for start in range(0, len(pairs), each)]
+        cells = [("/".join(p.ours for p in part), "/".join(p.paper for p in part if p.paper)) for part in parts]
+        own = second_column(filled, line)
+        shown = [f"{ours}\n({paper})" if paper else ours for ours, paper in [(own.ours, own.paper), *cells]]
+        found.setdefault(line.line.section.title, (header, []))[1].append((line.line.data, *shown))
+    return found
 
 
 def number_text(value: float, digits: int) -> str:
