@@ -131,7 +131,7 @@ def notes(filled: FilledTable) -> list[str]:
     failed = {(line.line.network, line.line.section): line.errors for line in filled.lines if line.line.subset == "all"}
     errors = sum(failed.values())
     if errors:
-        found.append(f"{errors} items could not be measured and are left out.")
+        found.append(f"Items that could not be measured and are left out: {errors}.")
     return found + [f"Not measured: {missing.what}. {missing.why}" for missing in filled.missing]
 
 
