@@ -71,8 +71,14 @@ bench-precision: $(VENV)/.bench  ## maps in half precision beside fp32, on the r
 models: $(VENV)/.dev  ## every convolutional network of torchvision and timm: docs/models.md
 	$(BIN)/python benchmarks/models.py --markdown docs/models.md
 
-reproduce: $(VENV)/.dev  ## the reference figures beside ours, on the real data (a GPU, or --limit)
-	$(BIN)/python benchmarks/reproduce.py
+SHARED_DATA = $(or $(GAMLENS_DATA),../shared/data)
+REPRODUCE = $(BIN)/gamlens reproduce --ilsvrc $(SHARED_DATA)/ILSVRC --model resnet=benchmarks/real.py:resnet50 \
+	--model densenet=none --pairs neighbour --hold-out-by maps --out bench/reproduce $(if $(LIMIT),--limit $(LIMIT))
+
+reproduce: $(VENV)/.dev  ## the paper's tables and the reference figures beside ours, on the real data (a GPU, or LIMIT=20)
+	$(REPRODUCE) --table 1
+	$(REPRODUCE) --table 2 --n 1,2,3
+	$(BIN)/python benchmarks/reference_figures.py bench/reproduce
 
 chaos: $(VENV)/.dev  ## thousands of damaged files and folders, killed commands, full disks: all must end right or be refused
 	$(BIN)/python benchmarks/chaos.py $(if $(SEED),--seed $(SEED))

@@ -153,7 +153,7 @@ def _sources(
     with_data = {name: network for name, network in layout.networks.items() if roots[network.data] is not None}
     single = next((one for one in (layout.networks, with_data) if len(one) == 1), {})
     models, files = (
-        by_network(option, given, layout.networks, only=next(iter(single), ""))
+        by_network(option, given, paper_networks(), only=next(iter(single), ""))
         for option, given in (("--model", model), ("--weights", weights))
     )
     if both := [name for name in files if models.get(name) == LEFT_OUT]:
