@@ -208,6 +208,7 @@ class Lens:
         fuse: Fusion = "mean",
         score: str | scores.OutputScore = "logit",
         views: ViewList = (),
+        lattice: str = "read",
         batch_size: int | None = None,
     ) -> Explanation:
         """Why this class? Makes one map per image and target class.
@@ -223,6 +224,8 @@ class Lens:
             score: What is explained: "logit", "softmax", "sigmoid", "probability" (the sigmoid if `multi_label`, else
                 the softmax), or a callable that takes the model's output and returns one number per image, (B,).
             views: Further views of each image whose maps are averaged, such as ("flip", 1.43): see `trace`.
+            lattice: If the network reads only every second (or s-th) row and column of a block, as the original
+                ResNet does, the block's map is made of these positions ("read") or of all of them ("keep").
             batch_size: Images per forward, 32 by default.
 
         Returns:
@@ -239,7 +242,7 @@ class Lens:
             raise GamlensError("Prepared images run in one forward: leave batch_size out.")
         if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
             trace = self.trace(images, target, n=n, method=method, score=score, views=views, keep_graph=False)
-            return trace.explain(method, n, fuse)
+            return trace.explain(method, n, fuse, lattice=lattice)
         items, step = list(pictures(images)), batch_size or BATCH_SIZE
         wanted = targets.per_image(target, len(items)) if target is not None else None
         parts = []
@@ -247,7 +250,7 @@ class Lens:
             some = slice(start, start + step)
             own = wanted[some] if wanted is not None else None
             trace = self.trace(items[some], own, n=n, method=method, score=score, views=views, keep_graph=False)
-            parts.append(trace.explain(method, n, fuse))
+            parts.append(trace.explain(method, n, fuse, lattice=lattice))
         return concat(parts)
 
     def trace(
@@ -333,6 +336,7 @@ class Lens:
         fuse: Fusion = "mean",
         score: str = "logit",
         views: ViewList = (),
+        lattice: str = "read",
         batch_size: int = 16,
         workers: int | None = None,
     ) -> Iterator[StreamResult]:
@@ -347,7 +351,7 @@ class Lens:
         Args:
             images: Any iterable of paths, PIL images or arrays.
             target: None for the top class, or a class or a list of classes for every image.
-            method, n, fuse, score, views: As `classify` takes them.
+            method, n, fuse, score, views, lattice: As `classify` takes them.
             batch_size: Images per forward.
             workers: Number of threads that decode; by default as many as the machine has cores, at most 8.
 
@@ -367,7 +371,7 @@ class Lens:
         def explain(inputs: ModelInput) -> tuple[Trace, Explanation]:
             wanted = None if target is None else [target] * len(inputs.pictures)
             trace = self.trace(inputs, wanted, n=n, method=method, score=score, keep_graph=False)
-            return trace, trace.explain(method, n, fuse)
+            return trace, trace.explain(method, n, fuse, lattice=lattice)
 
         return stream(
             images,
@@ -390,6 +394,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         views: ViewList = (),
+        lattice: str = "read",
     ) -> PairExplanation:
         """Why similar? Makes both maps of each pair.
 
@@ -400,7 +405,7 @@ class Lens:
             score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
                 (P,D) to one number per pair, (P,).
             method: A name of METHODS.
-            n, fuse, views: As `classify` takes them.
+            n, fuse, views, lattice: As `classify` takes them.
 
         Returns:
             A PairExplanation: `scores` (P,), and the Explanations `x` and `y` with one map per pair.
@@ -413,7 +418,7 @@ class Lens:
         """
         pair = self.trace_pair(x, y, n=n, method=method, views=views)
         pair.sides(score, keep=False)
-        return pair.release().explain(method, n, fuse, score=score)
+        return pair.release().explain(method, n, fuse, score=score, lattice=lattice)
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
         """Run one forward of all images of both sides, from which pairs are explained under any score and method.
@@ -471,6 +476,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         views: ViewList = (),
+        lattice: str = "read",
         embeddings: Any = None,
     ) -> Explanation:
         """Why does this image fit this caption? Makes one map per image and caption, by the cosine of their embeddings.
@@ -478,7 +484,7 @@ class Lens:
         Args:
             images: The images, as the class docstring says.
             captions: One caption or T of them.
-            method, n, fuse, views: As `classify` takes them.
+            method, n, fuse, views, lattice: As `classify` takes them.
             embeddings: The captions' embeddings (T,D). By default the model's own text half computes them, or the
                 function given as Lens(text=...).
 
@@ -491,7 +497,7 @@ class Lens:
             ['a cat', 'a dog']
         """
         trace = self.trace_text(images, captions, n=n, method=method, views=views, embeddings=embeddings)
-        return trace.explain(method, n, fuse)
+        return trace.explain(method, n, fuse, lattice=lattice)
 
     def trace_text(
         self,
@@ -557,6 +563,7 @@ class Lens:
         method: str = "gam",
         n: int = 1,
         fuse: Fusion = "mean",
+        lattice: str = "read",
         top: int | None = None,
         pairs: Sequence[tuple[int, int]] | None = None,
         batch_size: int = 64,
@@ -573,7 +580,7 @@ class Lens:
             score: As `compare` takes it.
             method: A name of METHODS.
             n: How many blocks the maps are made of. A Gallery holds one; for more, its images are run again.
-            fuse: As `classify` takes it.
+            fuse, lattice: As `classify` takes them.
             top: If given, each query is paired only with the `top` images of `gallery` that are most similar to it.
             pairs: If given, only these pairs are explained: (number of the query, number of the image in `gallery`).
                 Without `top` and `pairs`, all pairs are.
@@ -589,7 +596,14 @@ class Lens:
             ([0], 1)
         """
         options = retrieval.PairOptions(
-            score=score, method=method, n=n, fuse=fuse, top=top, pairs=pairs, batch_size=batch_size
+            score=score,
+            method=method,
+            n=n,
+            fuse=fuse,
+            lattice=lattice,
+            top=top,
+            pairs=pairs,
+            batch_size=batch_size,
         )
         return retrieval.compare_many(self, queries, gallery, options)
 

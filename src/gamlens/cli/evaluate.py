@@ -127,6 +127,7 @@ def evaluate(
             "flip,1.43,2.0. By default only the image itself."
         ),
     ] = "",
+    lattice: options.LatticeReading = "read",
     limit: options.ItemLimit = None,
     batch: Annotated[int, Option(help="Number of images per forward pass.")] = 16,
     chunk: Annotated[
@@ -154,7 +155,7 @@ def evaluate(
     every, named = protocols.parse_hold_out(hold_out_)
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
-        hold_out=every, views=protocols.parse_views(views), curves=curves,
+        hold_out=every, views=protocols.parse_views(views), lattice=lattice, curves=curves,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
@@ -249,6 +250,7 @@ def ablate(
     ] = "",
     fill: Annotated[str, Option(help="The colour of hidden pixels, for ADP and PIC: black, mean.")] = "black",
     confidence: options.Confidence = "logit",
+    lattice: options.LatticeReading = "read",
     limit: options.ItemLimit = None,
     batch: options.BatchSize = 16,
     out: options.TablesFolder = Path("gamlens-ablation"),
@@ -256,7 +258,13 @@ def ablate(
 ) -> None:
     """Measure how the number of blocks and their fusion change every metric of each method, on a data set."""
     plan = ablation.Plan(
-        parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence
+        parse_list(methods),
+        protocols.numbers(n),
+        parse_list(fusions),
+        _floats(block_weights),
+        fill,
+        confidence,
+        lattice,
     )
     lens = make_lens(model, weights, blocks, device)
     dataset = datasets.align(datasets.load(data, root, split=split), lens.labels)

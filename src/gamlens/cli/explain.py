@@ -40,6 +40,7 @@ def classify(
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
+    lattice: options.LatticeReading = "read",
     out: options.MapsFolder = Path("gamlens-out"),
     fresh: Annotated[
         bool, Option("--fresh", help="Start over, if a command that was interrupted left its notes in the folder.")
@@ -52,7 +53,7 @@ def classify(
     lens = make_lens(model, weights, blocks, device)
     wanted: list[str | int] | None = list(target) if target else None
     results: list[work.FileResult] = []
-    how = work.ClassifyOptions(wanted, method, n, fuse, score)
+    how = work.ClassifyOptions(wanted, method, n, fuse, score, lattice)
     failed = 0
     read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
     lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
@@ -94,6 +95,7 @@ def compare(
     n: options.BlockCount = 2,
     score: options.PairScoreName = "cosine",
     fuse: options.FusionName = "mean",
+    lattice: options.LatticeReading = "read",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = None,
@@ -108,13 +110,13 @@ def compare(
     place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
     with claimed(place):
         if b is None:
-            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
+            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse, lattice=lattice)
             score = result.about["score"]
             rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
             captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
             found: dict[str, Any] = {"captions": captions}
         else:
-            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
+            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse, lattice=lattice)
             boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
             rows = [(Path(b).name, float(result.scores[0]), boxes)]
             found = {"y": b, "score": rows[0][1], "boxes": boxes}
@@ -140,7 +142,7 @@ def blocks(
     --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
-    found = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))
+    found, lattices = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape
@@ -152,6 +154,9 @@ def blocks(
     say(f"pooling    {found.pooling}")
     if aside := {stage.grid.aside for stage in found.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
+
+    for name, lattice in lattices.items():
+        say(f"lattice    {name}: {lattice}; its map is made of these positions (--lattice keep: of all)")
 
 
 def _show_classes(results: list[work.FileResult]) -> None:

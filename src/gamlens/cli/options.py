@@ -8,6 +8,7 @@ from typer import Argument, Option
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
 from gamlens.fuse import FUSIONS
+from gamlens.lattice import READINGS
 from gamlens.methods import Kind, names
 from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
 from gamlens.scores import PAIR_SCORES
@@ -70,6 +71,14 @@ BlockCount = Annotated[
     int, Option("--n", "-n", help="How many blocks to use, counted from the last; their maps are fused into one.")
 ]
 FusionName = Annotated[str, Option(help=f"How the maps of the blocks are fused into one: {', '.join(FUSIONS)}.")]
+LatticeReading = Annotated[
+    str,
+    Option(
+        help="If a network reads only every second row and column of a block, as the original ResNet does: make the "
+        f"map of these positions (read), or of all of them, as a lattice of dots (keep): {', '.join(READINGS)}. "
+        "`gamlens blocks MODEL` says whether it does."
+    ),
+]
 PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
 
 # Data sets and what is measured on them

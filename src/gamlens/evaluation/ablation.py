@@ -34,6 +34,7 @@ class Plan:
         weights: One weight per block of the model, for the fusion "weights"; see `Protocol.block_weights`.
         fill: The colour of hidden pixels in image x map, "black" or "mean".
         confidence: The class score that ADP and PIC are computed from, "logit" or "probability".
+        lattice: How blocks are read of which the network uses some rows and columns only, "read" or "keep".
     """
 
     methods: tuple[str, ...] = names("block")
@@ -42,6 +43,7 @@ class Plan:
     weights: tuple[float, ...] = ()
     fill: str = "black"
     confidence: str = "logit"
+    lattice: str = "read"
 
     def __post_init__(self) -> None:
         if not self.fusions:
@@ -59,7 +61,14 @@ class Plan:
         return self._protocol(self.n or tuple(range(1, most + 1)))
 
     def _protocol(self, n: tuple[int, ...]) -> Protocol:
-        return Protocol(methods=self.methods, n=n, fill=self.fill, fusions=self.fusions, block_weights=self.weights)
+        return Protocol(
+            methods=self.methods,
+            n=n,
+            fill=self.fill,
+            lattice=self.lattice,
+            fusions=self.fusions,
+            block_weights=self.weights,
+        )
 
 
 def table(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> AblationCells:

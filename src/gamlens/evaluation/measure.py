@@ -9,6 +9,7 @@ columns of every metric of the protocol's kind (METRICS); or an error.
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]
     trace = lens.trace(
         batch.sides[0], labels, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views, keep_graph=False
     )
-    maps, output = _with_controls(_explained(trace.explain, protocol)), trace.output
+    maps, output = _with_controls(_explained(partial(trace.explain, lattice=protocol.lattice), protocol)), trace.output
     assert output is not None
     del trace
     inputs = _with_truth(batch, 0, maps, protocol)
@@ -107,7 +108,7 @@ def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
     pair.sides(protocol.task, keep=False)
     pair.release()
     whole = {side: at_least_float32(e.detach()).cpu() for side, e in zip("xy", pair.embeddings, strict=True)}
-    both = _explained(lambda method, n, how: pair.explain(method, n, how, score=protocol.task), protocol)
+    both = _explained(partial(pair.explain, score=protocol.task, lattice=protocol.lattice), protocol)
     sides = {side: _with_controls({key: getattr(result, side) for key, result in both.items()}) for side in "xy"}
     if protocol.kind == "objective":
         return _similarity_rows(lens, batch, sides, whole, protocol)

@@ -10,6 +10,7 @@ from gamlens.data import DATASETS, Dataset, Manifest, Sample, narrow, neighbour_
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
+from gamlens.lattice import READINGS
 from gamlens.metrics import KINDS
 from gamlens.scores import PAIR_SCORES
 
@@ -26,7 +27,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "masked": ("one", "both"),
     "box": ("all", "largest"),
     "pairs": ("drawn", "neighbour"),
+    "lattice": READINGS,
 }
+UNRECORDED = {"lattice": "keep"}  # the choices of runs that were made before these fields existed
 
 
 def choices() -> dict[str, tuple[str, ...]]:
@@ -52,6 +55,8 @@ class Protocol:
         seed: The seed of drawn pairs.
         hold_out: Every how many items (for pairs: maps) one is held out to choose thresholds on; 0 for none.
         views: Further views of each image, "flip" and scales, over which maps are averaged.
+        lattice: How blocks are read of which the network uses only every second (or s-th) row and column: "read" or
+            "keep", as in `Trace.explain`. Runs of versions that did not record it have "keep".
         curves: The number of steps of insertion and deletion; 0 to leave both out.
         fusions: Makes this an ablation: the ways to join blocks, of which each is measured, by the metrics of
             ABLATED_KINDS. If empty, blocks are joined by the mean.
@@ -72,6 +77,7 @@ class Protocol:
     seed: int = 0
     hold_out: int = 10
     views: tuple[str | float, ...] = ()
+    lattice: str = "read"
     curves: int = 0
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
@@ -130,9 +136,9 @@ def usual_truth(about: Mapping[str, Any]) -> bool:
 
 def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
-    usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
+    usual, chosen, named = Protocol().record(), {**UNRECORDED, **about["protocol"]}, about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
-    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", "lattice"):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:
             words.append(f"{name}={chosen[name]}")
     if chosen.get("views"):

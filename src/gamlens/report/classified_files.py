@@ -42,13 +42,14 @@ FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that
 
 @dataclass(frozen=True)
 class ClassifyOptions:
-    """What is explained and how: the classes (None for the top one), the method, n, fusion and score."""
+    """What is explained and how: the classes (None for the top one), and the options of `Lens.classify`."""
 
     target: list[str | int] | None = None
     method: str = "gam"
     n: int = 2
     fuse: Fusion = "mean"
     score: str = "logit"
+    lattice: str = "read"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class FileExplainer:
         trace = self.lens.trace(
             ready, target, n=options.n, method=options.method, score=options.score, keep_graph=False
         )
-        return trace, trace.explain(options.method, options.n, options.fuse)
+        return trace, trace.explain(options.method, options.n, options.fuse, lattice=options.lattice)
 
 
 def classify_files(
