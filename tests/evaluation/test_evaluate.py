@@ -142,7 +142,7 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     found = tables.cells(again)
     header, lines = tables.rows_of(found)
     assert header[:6] == ("task", "data", "model", "metric", "items", "errors")
-    assert header[6:11] == ("GAM n=1", "GAM n=2", "Impr.", "n=2 vs n=1", "paper")
+    assert header[6:11] == ("GAM n=1", "GAM n=2", "Impr.", "GAM n=2 vs n=1", "paper")
     assert header[-3:] == ("blank", "ones", "centre")
     assert [line[3] for line in lines] == list(titles("localization"))
     cell = next(cell for cell in found if (cell.metric, cell.method, cell.n) == ("IoU", "gam", 1))

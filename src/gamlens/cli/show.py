@@ -57,6 +57,8 @@ def table(
         header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
         short = [(line[3], line[4], *line[6:]) for line in lines]
         _print(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
+    if pairs:
+        say(CONTEST_NOTE)
     say(f"{sum(len(run.errors) for run in read)} items with errors are left out.")
     if out is not None:
         notes = [*table_notes(found), *filter(None, (left_out_note(run.about) for run in read))]

@@ -51,7 +51,7 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
     for contest in found:
         d = contest.difference
         names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
-        shown = f"{d.mean:+.2f} [{d.low:+.1f}, {d.high:+.1f}]"
+        shown = f"{d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]"
         counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
         lines.append((*contest.setting.columns(), contest.metric, str(contest.n), *names, shown, *counts))
     return header, lines

@@ -43,7 +43,10 @@ def counts_note(found: Sequence[Cell]) -> str:
             own = [cell for cell in found if (cell.setting, cell.metric) == (setting, metric)]
             titles.setdefault(" or ".join(dict.fromkeys(map(_counted, own))), []).append(metric)
         where = f"{', '.join(setting.columns())}: " if len(settings) > 1 else ""
-        said.append(where + "; ".join(f"{', '.join(names)} count {words}" for words, names in titles.items()))
+        said.append(
+            where
+            + "; ".join(f"{', '.join(names)} count{'s' * (len(names) == 1)} {words}" for words, names in titles.items())
+        )
     differ = "Rows of this table count different items. " if len(counts) > 1 else ""
     return f"{differ}{'. '.join(said)}."
 

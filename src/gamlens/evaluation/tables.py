@@ -103,7 +103,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
     header = ["task", "data", "model", "metric", "items", "errors"]
     for method in methods:
         title = METHODS[method].title
-        header += [f"{title} n={n}" for n in ns] + gain_heads(ns) + ["paper"]
+        header += [f"{title} n={n}" for n in ns] + gain_heads(ns, f"{title} ") + ["paper"]
     lines = []
     for mine in _lines(found):
         one = next(iter(mine.values()))
@@ -130,9 +130,9 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     return header, lines
 
 
-def gain_heads(ns: Sequence[int]) -> list[str]:
+def gain_heads(ns: Sequence[int], method: str = "") -> list[str]:
     """The heads of the columns that compare the numbers of blocks, given in rising order."""
-    return [*(["Impr."] if {1, 2} <= set(ns) else []), *(f"n={n} vs n={ns[0]}" for n in ns[1:])]
+    return [*(["Impr."] if {1, 2} <= set(ns) else []), *(f"{method}n={n} vs n={ns[0]}" for n in ns[1:])]
 
 
 def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
@@ -181,4 +181,4 @@ def shown_gain(cell: Cell | None, *, over: int | None = None) -> str:
     """
     if cell is None or cell.gain is None or over not in (None, cell.base):
         return ""
-    return f"{cell.gain.mean:+.2f} [{cell.gain.low:+.1f}, {cell.gain.high:+.1f}]"
+    return f"{cell.gain.mean:+.2f} [{cell.gain.low:+.2f}, {cell.gain.high:+.2f}]"
