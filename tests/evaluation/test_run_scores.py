@@ -10,7 +10,9 @@ import torch
 
 from gamlens import metrics
 from gamlens.evaluation import results, tables
+from gamlens.evaluation.contests import contest_note
 from gamlens.evaluation.protocol import Protocol
+from gamlens.evaluation.run_scores import linked_pairs, sharing_pairs
 from gamlens.evaluation.table_files import comma_separated, latex, markdown
 from gamlens.evaluation.table_notes import GAIN_NOTE, table_notes
 
@@ -54,13 +56,37 @@ def test_intervals_resample_whole_pairs_and_whole_images(task: str, count: int) 
     own, names = values(run, "gam", 2, "pxap")
     assert len(set(names)) == count
     assert cell.value == metrics.bootstrap(own, clusters=names)
-    assert (cell.clusters, cell.pairs) == (count, task == "cosine")
+    assert (cell.clusters, cell.unit) == (count, "pairs" if task == "cosine" else "images")
     plain = metrics.bootstrap(own)
     assert cell.value.mean == plain.mean
     assert cell.value.high - cell.value.low > 1.1 * (plain.high - plain.low)
     contest = next(c for c in tables.contests(run) if (c.metric, c.n, c.other) == ("PxAP", 2, "grad_cam"))
     assert contest.difference == metrics.paired(own, values(run, "grad_cam", 2, "pxap")[0], clusters=names)
     assert contest.difference.wins + contest.difference.losses + contest.difference.ties == count
+
+
+def test_pairs_that_share_an_image_can_be_one() -> None:
+    """The pairs 00~01, 01~02, ... are one chain; without 09~10 they are two, and 20 pairs less one share an image."""
+    assert linked_pairs(["c~d", "a~b", "b~c", "x~y", "d~d", "x~y"]) == ("a", "a", "a", "x", "a", "x")
+    assert sharing_pairs(["c~d", "a~b", "b~c", "x~y", "x~y"]) == 3
+    run = made(Protocol(task="cosine"))
+    keep = {key: [at for at, item in enumerate(c["item"]) if item != "09~10"] for key, c in run.groups.items()}
+    cut = results.Run(
+        run.about,
+        {k: {n: [v[at] for at in keep[k]] if isinstance(v, list) else v[keep[k]] for n, v in c.items()}
+         for k, c in run.groups.items()},
+    )  # fmt: skip
+    (cell,) = (c for c in tables.cells(cut, linked=True) if (c.method, c.n, c.metric) == ("gam", 2, "PxAP"))
+    own, names = values(cut, "gam", 2, "pxap")
+    assert cell.value == metrics.bootstrap(own, clusters=[int(name[:2]) > 9 for name in names])
+    assert (cell.clusters, cell.unit, cell.sharing) == (2, "groups of pairs", 19)
+    contest = next(c for c in tables.contests(cut, linked=True) if (c.metric, c.n) == ("PxAP", 2))
+    assert contest.difference.wins + contest.difference.losses == 2
+    assert "38 maps of 2 groups of pairs" in table_notes([cell])[-1]
+    usual = next(c for c in tables.cells(cut) if c.metric == "PxAP")
+    assert "19 pairs share an image with another pair" in table_notes([usual])[-1]
+    assert "groups of pairs that share images" in contest_note([cut], linked=True)
+    assert "by whole pairs" in contest_note([cut])
 
 
 def test_a_run_without_images_is_resampled_by_items() -> None:
@@ -121,7 +147,8 @@ def test_gains_of_other_runs_fill_a_shared_line() -> None:
 
 def test_notes_say_what_is_resampled_and_what_rows_count() -> None:
     pairs, images = (tables.cells(made(Protocol(task=task))) for task in ("cosine", "classification"))
-    interval, gain, counts = table_notes(pairs)
+    interval, gain, counts, sharing = table_notes(pairs)
+    assert sharing.startswith("cosine, table, Small: 20 pairs share an image")
     assert "whole pairs (both maps of a pair together)" in interval
     assert "images" not in interval
     assert gain == GAIN_NOTE

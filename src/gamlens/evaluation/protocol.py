@@ -18,6 +18,7 @@ WEIGHTS = "weights"  # the name of the weighted mean among the ways to join bloc
 CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
+PAIR_MARK = "~"  # stands between the names of the two images in the name of a pair
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -260,7 +261,7 @@ def _paired_items(dataset: Dataset, protocol: Protocol, chosen: Manifest | None)
         raise GamlensError(f"The manifest {drawn.kind!r} holds single images: {protocol.task} needs pairs.")
     by_name = {sample.name: sample for sample in dataset.samples}
     for item in drawn.items:
-        yield "~".join(item.names), tuple(by_name[name] for name in item.names), item.label
+        yield PAIR_MARK.join(item.names), tuple(by_name[name] for name in item.names), item.label
 
 
 def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:
