@@ -209,6 +209,33 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     assert "is not a run: run.json is missing" in none.stderr
 
 
+def test_commands_for_pairs(root: Path, tmp_path: Path) -> None:
+    """The hold-out of single maps is recorded and shown; notes are printed and written; linked pairs count as one."""
+    (tmp_path / "mine.py").write_text(USER)
+    given = ["--data", "table", "--root", str(root / "items.csv"), "--model", f"{tmp_path / 'mine.py'}:lens"]
+    given += ["--task", "cosine", "--pairs", "neighbour", "--methods", "gam", "--hold-out", "3", "--limit", "5"]
+    place = ["-o", str(tmp_path / "run")]
+    made = CliRunner().invoke(app, ["evaluate", "localization", *given, *place, "--hold-out-by", "maps"])
+    assert made.exit_code == 0, made.stderr
+    run = results.read(tmp_path / "run")
+    assert run.about["protocol"]["hold_out_by"] == "maps"
+    assert sum(run.groups["gam", 1]["held_out"]) == 4
+    out = tmp_path / "tables"
+    shown = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(out)])
+    assert shown.exit_code == 0, shown.stderr
+    text = (out / "table.md").read_text()
+    for part in ("hold_out_by=maps", "IoU, MaxBoxAcc count 6 maps of 5 pairs (4 chose", "5 pairs share an image"):
+        assert part in " ".join(shown.stdout.split())
+        assert part in text
+    assert "GAM n=2 vs n=1" in text
+    assert "% Rows of this table count different items." in (out / "table.tex").read_text()
+    assert "whole pairs" in (out / "paired.md").read_text()
+    linked = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "--linked-pairs"])
+    assert "10 maps of 1 groups of pairs" in " ".join(linked.stdout.split())
+    wrong = CliRunner().invoke(app, ["evaluate", "localization", *given, *place, "--hold-out-by", "images"])
+    assert "hold_out_by cannot be 'images'" in wrong.stderr
+
+
 def test_hold_out_is_of_the_whole_set_and_of_whole_pairs(root: Path, tmp_path: Path) -> None:
     """Small objects keep the hold-out of all items; of pairs every tenth is held out, or every tenth map, x and y."""
     dataset = load("table", root / "items.csv")

@@ -27,6 +27,7 @@ from gamlens.evaluation.protocol import Protocol, units
 from gamlens.render import Chart, Charts, Grid, Table, Text
 from gamlens.report import evaluation as report
 from gamlens.report import evaluation_sections as sections
+from gamlens.report.cases import source
 from gamlens.report.paired_values import Column, aligned, columns, difference, reference, rivals
 
 IMAGES, SIDE = 24, 64
@@ -130,6 +131,14 @@ def test_a_report_of_pairs_counts_whole_pairs(lens: Lens, data: Path) -> None:
     assert all(row[place] == "" for row in table.rows if row[1] in ("1", ""))
     assert f"count {len(keys)} maps of {len(keys) // 2} pairs" in words(blocks(page, "Numbers"))
     assert "whole pairs" in words(blocks(page, "Item by item"))
+
+
+def test_a_run_of_an_early_version_held_out_single_maps(lens: Lens, data: Path) -> None:
+    about = measured(lens, data, "localization", "cosine").about
+    old = {**about, "protocol": {k: v for k, v in about["protocol"].items() if k != "hold_out_by"}}
+    for described, single in ((about, False), (old, True)):
+        found = source(results.Run(described, {}), root=None, split=None)
+        assert any(x != y for x, y in (unit.held_out for unit in found.units.values())) == single
 
 
 def test_gains_by_size_resample_whole_pairs() -> None:
