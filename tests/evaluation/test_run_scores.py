@@ -84,7 +84,7 @@ def test_pairs_that_share_an_image_can_be_one() -> None:
     assert contest.difference.wins + contest.difference.losses == 2
     assert "38 maps of 2 groups of pairs" in table_notes([cell])[-1]
     usual = next(c for c in tables.cells(cut) if c.metric == "PxAP")
-    assert "19 pairs share an image with another pair" in table_notes([usual])[-1]
+    assert "19 pairs of cosine" in table_notes([usual])[-1]
     assert "groups of pairs that share images" in contest_note([cut], linked=True)
     assert "by whole pairs" in contest_note([cut])
 
@@ -148,7 +148,7 @@ def test_gains_of_other_runs_fill_a_shared_line() -> None:
 def test_notes_say_what_is_resampled_and_what_rows_count() -> None:
     pairs, images = (tables.cells(made(Protocol(task=task))) for task in ("cosine", "classification"))
     interval, gain, counts, sharing = table_notes(pairs)
-    assert sharing.startswith("cosine, table, Small: 20 pairs share an image")
+    assert "(20 pairs of cosine, table, Small), yet the intervals take pairs for independent" in sharing
     assert "whole pairs (both maps of a pair together)" in interval
     assert "images" not in interval
     assert gain == GAIN_NOTE

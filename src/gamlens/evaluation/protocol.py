@@ -29,7 +29,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "pairs": ("drawn", "neighbour"),
     "hold_out_by": ("pairs", "maps"),
 }
-UNRECORDED = {"hold_out_by": "maps"}  # the choices of runs that were made before these fields existed
+# What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
+UNSAID: dict[str, Any] = {"hold_out_by": "maps"}
 
 
 def choices() -> dict[str, tuple[str, ...]]:
@@ -126,7 +127,7 @@ class Protocol:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Protocol":
         """The protocol that run.json describes. A field that it lacks has the value that runs had before the field."""
-        known = {**UNRECORDED, **record}
+        known = {**UNSAID, **record}
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
         return cls(**fields)
 
@@ -150,7 +151,7 @@ def holds_out_pairs(about: Mapping[str, Any]) -> bool:
 
 def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
-    usual, chosen, named = Protocol().record(), {**UNRECORDED, **about["protocol"]}, about.get("manifests", {})
+    usual, chosen, named = Protocol().record(), {**UNSAID, **about["protocol"]}, about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
     for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:

@@ -31,12 +31,14 @@ def interval_note(found: Sequence[Cell]) -> str:
 
 
 def sharing_notes(found: Sequence[Cell]) -> list[str]:
-    """A sentence per run of pairs in which pairs share images and are yet resampled one by one; none without any."""
-    many = dict.fromkeys((cell.setting, cell.sharing) for cell in found if cell.sharing and cell.unit == WHOLE_PAIRS)
+    """A note if pairs share images and are yet resampled one by one; empty if none do."""
+    many = {cell.setting: cell.sharing for cell in found if cell.sharing and cell.unit == WHOLE_PAIRS}
+    if not many:
+        return []
+    named = "; ".join(f"{sharing} pairs of {', '.join(setting.columns())}" for setting, sharing in many.items())
     return [
-        f"{', '.join(setting.columns())}: {sharing} pairs share an image with another pair. The intervals take pairs "
-        "for independent, so they may be too narrow; linked pairs (gamlens table --linked-pairs) are the safe side."
-        for setting, sharing in many
+        f"Some pairs share an image with another pair ({named}), yet the intervals take pairs for independent and may "
+        "be too narrow: `gamlens table --linked-pairs` resamples such pairs together."
     ]
 
 
