@@ -141,7 +141,8 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     assert len(again.rows) == len(run.rows)
     found = tables.cells(again)
     header, lines = tables.rows_of(found)
-    assert header[:10] == ("task", "data", "model", "metric", "items", "errors", "GAM n=1", "GAM n=2", "Impr.", "paper")
+    assert header[:6] == ("task", "data", "model", "metric", "items", "errors")
+    assert header[6:11] == ("GAM n=1", "GAM n=2", "Impr.", "GAM n=2 vs n=1", "paper")
     assert header[-3:] == ("blank", "ones", "centre")
     assert [line[3] for line in lines] == list(titles("localization"))
     cell = next(cell for cell in found if (cell.metric, cell.method, cell.n) == ("IoU", "gam", 1))
@@ -208,19 +209,52 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     assert "is not a run: run.json is missing" in none.stderr
 
 
-def test_hold_out_is_of_the_whole_set_and_of_single_maps(root: Path, tmp_path: Path) -> None:
-    """Small objects keep the hold-out of all items; of pairs every tenth map is held out, x and y in turn."""
+def test_commands_for_pairs(root: Path, tmp_path: Path) -> None:
+    """The hold-out of single maps is recorded and shown; notes are printed and written; linked pairs count as one."""
+    (tmp_path / "mine.py").write_text(USER)
+    given = ["--data", "table", "--root", str(root / "items.csv"), "--model", f"{tmp_path / 'mine.py'}:lens"]
+    given += ["--task", "cosine", "--pairs", "neighbour", "--methods", "gam", "--hold-out", "3", "--limit", "5"]
+    place = ["-o", str(tmp_path / "run")]
+    made = CliRunner().invoke(app, ["evaluate", "localization", *given, *place, "--hold-out-by", "maps"])
+    assert made.exit_code == 0, made.stderr
+    run = results.read(tmp_path / "run")
+    assert run.about["protocol"]["hold_out_by"] == "maps"
+    assert sum(run.groups["gam", 1]["held_out"]) == 4
+    out = tmp_path / "tables"
+    shown = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(out)])
+    assert shown.exit_code == 0, shown.stderr
+    text = (out / "table.md").read_text()
+    for part in ("hold_out_by=maps", "IoU, MaxBoxAcc count 6 maps of 5 pairs (4 chose", "5 pairs of cosine, table"):
+        assert part in " ".join(shown.stdout.split())
+        assert part in text
+    assert "GAM n=2 vs n=1" in text
+    assert "% Rows of this table count different items." in (out / "table.tex").read_text()
+    assert "whole pairs" in (out / "paired.md").read_text()
+    linked = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "--linked-pairs"])
+    assert "10 maps of 1 groups of pairs" in " ".join(linked.stdout.split())
+    wrong = CliRunner().invoke(app, ["evaluate", "localization", *given, *place, "--hold-out-by", "images"])
+    assert "hold_out_by cannot be 'images'" in wrong.stderr
+
+
+def test_hold_out_is_of_the_whole_set_and_of_whole_pairs(root: Path, tmp_path: Path) -> None:
+    """Small objects keep the hold-out of all items; of pairs every tenth is held out, or every tenth map, x and y."""
     dataset = load("table", root / "items.csv")
     whole = {unit.name: unit.held_out for unit in units(dataset, Protocol(hold_out=4))}
     assert [name for name, held in whole.items() if held == (True,)] == ["00.png", "04.png", "08.png", "broken.png"]
     assert all(whole[unit.name] == unit.held_out for unit in units(dataset, Protocol(hold_out=4, subset="25")))
     pairs = units(dataset, Protocol(task="cosine", pairs="neighbour", hold_out=3))
-    flat = [held for unit in pairs for held in unit.held_out]
+    assert [unit.held_out for unit in pairs] == [(place % 3 == 0,) * 2 for place in range(len(pairs))]
+    single = units(dataset, Protocol(task="cosine", pairs="neighbour", hold_out=3, hold_out_by="maps"))
+    flat = [held for unit in single for held in unit.held_out]
     assert flat == [place % 3 == 0 for place in range(len(flat))]
     assert not any(held for unit in units(dataset, Protocol(hold_out=0)) for held in unit.held_out)
     named = hold_out(dataset, every=3)
     chosen = units(dataset, Protocol(hold_out=0), hold_out=named)
     assert {unit.name for unit in chosen if unit.held_out[0]} == named.names
+    for by, expected in (("maps", lambda held: held), ("pairs", lambda held: (any(held),) * 2)):
+        protocol = Protocol(task="dot", pairs="neighbour", hold_out=0, hold_out_by=by)
+        for unit in units(dataset, protocol, hold_out=named):
+            assert unit.held_out == expected(tuple(sample.name in named.names for sample in unit.samples))
     few = units(dataset, Protocol(), chosen=small(dataset, 25))
     assert {unit.name for unit in few} == small(dataset, 25).names
     drawn = neighbour_pairs(dataset)

@@ -110,6 +110,15 @@ def evaluate(
             "file of them (gamlens subset hold-out).",
         ),
     ] = "10",
+    hold_out_by: Annotated[
+        str,
+        Option(
+            help=_choice(
+                "hold_out_by",
+                "For tasks that compare pairs: hold out whole pairs, or single maps, as gamlens 0.1.0 did",
+            ),
+        ),
+    ] = "pairs",
     items_: Annotated[
         Path | None,
         Option(
@@ -155,7 +164,7 @@ def evaluate(
     every, named = protocols.parse_hold_out(hold_out_)
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
-        hold_out=every, views=protocols.parse_views(views), lattice=lattice, curves=curves,
+        hold_out=every, views=protocols.parse_views(views), lattice=lattice, curves=curves, hold_out_by=hold_out_by,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)

@@ -14,8 +14,10 @@ from gamlens.cli.common import command, make_lens, note, out_console, say, say_t
 from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
+from gamlens.evaluation.contests import contest_note
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
+from gamlens.evaluation.table_notes import counts_note, general_notes, sharing_notes, table_notes
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
 from gamlens.studio import launch
@@ -30,6 +32,14 @@ def table(
     runs: options.RunFolders,
     confidence: options.Confidence = "logit",
     first: Annotated[str, Option(help="This method is compared with each of the others, item by item.")] = "gam",
+    linked: Annotated[
+        bool,
+        Option(
+            "--linked-pairs",
+            help="For runs of pairs: intervals and tests take pairs that share an image for one. By default each pair "
+            "counts as independent of the others.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Also write the tables into this folder, as .md, .csv and .tex files.")
     ] = None,
@@ -42,8 +52,10 @@ def table(
     tables.check_confidence(confidence)
     title = f"{METHODS[first].title} against the others, item by item"
     read = [results.read(run, only=tables.needed()) for run in runs]
-    found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
-    pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
+    found = [cell for run in read for cell in tables.cells(run, confidence=confidence, linked=linked)]
+    pairs = [
+        contest for run in read for contest in tables.contests(run, first=first, confidence=confidence, linked=linked)
+    ]
     if found and not any(cell.method == first for cell in found):
         have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
         raise GamlensError(f"No run measured the method {first!r}: give --first one of {have}.")
@@ -55,11 +67,20 @@ def table(
         header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
         short = [(line[3], line[4], *line[6:]) for line in lines]
         _print(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
+    if pairs:
+        say(contest_note(read, linked=linked))
     say(f"{sum(len(run.errors) for run in read)} items with errors are left out.")
     if out is not None:
-        made = {"table": tables.rows_of(found), "paired": tables.contest_rows(pairs)}
-        kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
-        texts = {f"{name}.{kind}": text(*cells) for name, cells in made.items() for kind, text in kinds.items()}
+        notes = [*table_notes(found), *filter(None, (left_out_note(run.about) for run in read))]
+        made = {
+            "table": (tables.rows_of(found), list(dict.fromkeys(notes))),
+            "paired": (tables.contest_rows(pairs), [contest_note(read, linked=linked)]),
+        }
+        texts = {}
+        for name, (rows, about) in made.items():
+            texts[f"{name}.md"] = markdown(*rows, about)
+            texts[f"{name}.csv"] = comma_separated(*rows)
+            texts[f"{name}.tex"] = latex(*rows, about)
         write_files(out, texts, {})
 
 
@@ -264,6 +285,9 @@ def show_cells(found: list[tables.Cell]) -> None:
         items = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         errors = sum({cell.run: cell.errors for cell in mine}.values())
         _print(f"{name}: {items} items, {errors} errors", *tables.tall(mine))
+        say(counts_note(mine))
+    for said in (*general_notes(found), *sharing_notes(found)):
+        say(said)
 
 
 def _where(found: tables.Cell | tables.Contest) -> str:

@@ -16,6 +16,7 @@ from gamlens.evaluation.metric_columns import metrics_of
 from gamlens.evaluation.protocol import ABLATED_KINDS, CONTROL, JOINED, Protocol
 from gamlens.evaluation.results import collect
 from gamlens.evaluation.table_files import TextTable, draw_charts, write_files
+from gamlens.evaluation.table_notes import counts_note, interval_note
 from gamlens.evaluation.tables import Cell, cells, check_confidence, shown
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, names
@@ -134,9 +135,12 @@ def write(found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, An
     tables = {f"{name}.csv": table_of(found, plan, measure) for measure, name in measures(found).items()}
     records = [
         {"method": method, "n": n, "fuse": name, "measure": measure, "mean": cell.value.mean, "low": cell.value.low,
-         "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out}
+         "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out,
+         "gain": cell.gain and {"over_n": cell.base, **vars(cell.gain)}}
         for (method, n, name), own in found.items() for measure, cell in own.items()
     ]  # fmt: skip
     described = {**about, "plan": vars(plan), "cells": records}
     texts = {"ablation.json": json.dumps(described, indent=1, ensure_ascii=False)}
-    return write_files(folder, texts, {"ablation.png": curves(found, plan)}, tables)
+    counted = [cell for own in found.values() for cell in own.values()]
+    notes = [interval_note(counted), counts_note(counted)]
+    return write_files(folder, texts, {"ablation.png": curves(found, plan)}, tables, notes)

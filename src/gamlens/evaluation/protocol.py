@@ -19,6 +19,7 @@ WEIGHTS = "weights"  # the name of the weighted mean among the ways to join bloc
 CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
+PAIR_MARK = "~"  # stands between the names of the two images in the name of a pair
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -27,9 +28,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "masked": ("one", "both"),
     "box": ("all", "largest"),
     "pairs": ("drawn", "neighbour"),
+    "hold_out_by": ("pairs", "maps"),
     "lattice": READINGS,
 }
-UNRECORDED = {"lattice": "keep"}  # the choices of runs that were made before these fields existed
+# What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
+UNSAID: dict[str, Any] = {"hold_out_by": "maps", "lattice": "keep"}
 
 
 def choices() -> dict[str, tuple[str, ...]]:
@@ -53,7 +56,9 @@ class Protocol:
         box: What the predicted box goes around: "all" pixels >= threshold, or the "largest" component of them.
         pairs: Pairs are "drawn" at random, or each image of a class with the next one by name ("neighbour").
         seed: The seed of drawn pairs.
-        hold_out: Every how many items (for pairs: maps) one is held out to choose thresholds on; 0 for none.
+        hold_out: Every how many items one is held out to choose thresholds on; 0 for none.
+        hold_out_by: What is held out of pairs: whole "pairs", both maps together, or single "maps", counted x, y, x, y,
+            ... as early versions did. With "maps", a map may be counted whose pair helped to choose the threshold.
         views: Further views of each image, "flip" and scales, over which maps are averaged.
         lattice: How blocks are read of which the network uses only every second (or s-th) row and column: "read" or
             "keep", as in `Trace.explain`. Runs of versions that did not record it have "keep".
@@ -81,6 +86,7 @@ class Protocol:
     curves: int = 0
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
+    hold_out_by: str = "pairs"
 
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
@@ -123,6 +129,13 @@ class Protocol:
         """What run.json says about the protocol."""
         return {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Protocol":
+        """The protocol that run.json describes. A field that it lacks has the value that runs had before the field."""
+        known = {**UNSAID, **record}
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
+        return cls(**fields)
+
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
     """Whether a run used the ground truth that is usual for its data set (`DatasetEntry.measured_by`), or needed none.
@@ -134,13 +147,22 @@ def usual_truth(about: Mapping[str, Any]) -> bool:
     return bool(kind == "objective" or kind == ("segmentation" if masks else "localization"))
 
 
+def holds_out_pairs(about: Mapping[str, Any]) -> bool:
+    """Whether the numbers of a run depend on `hold_out_by`: it is of pairs, and held-out ones choose thresholds."""
+    chosen = about["protocol"]
+    holds_out = chosen.get("hold_out", Protocol.hold_out) or "hold_out" in about.get("manifests", {})
+    return bool(holds_out) and chosen["kind"] != "objective" and chosen["task"] != "classification"
+
+
 def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
-    usual, chosen, named = Protocol().record(), {**UNRECORDED, **about["protocol"]}, about.get("manifests", {})
+    usual, chosen, named = Protocol().record(), {**UNSAID, **about["protocol"]}, about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
     for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", "lattice"):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:
             words.append(f"{name}={chosen[name]}")
+    if holds_out_pairs(about) and chosen["hold_out_by"] != usual["hold_out_by"]:
+        words.append(f"hold_out_by={chosen['hold_out_by']}")
     if chosen.get("views"):
         words.append("views=" + "+".join(map(str, chosen["views"])))
     return ", ".join(words + [f"{name}={fingerprint[:8]}" for name, fingerprint in named.items()])
@@ -174,26 +196,24 @@ def units(
     """List the items that a protocol measures, and which of their maps are held out to choose thresholds.
 
     Classes: items are sorted by name; every `protocol.hold_out`-th item of the whole data set is held out, counted
-    before small objects are selected. Pairs: every `protocol.hold_out`-th map is held out, counted x, y, x, y, ...
+    before small objects are selected. Pairs: every `protocol.hold_out`-th pair is held out, both maps of it; with
+    `protocol.hold_out_by` "maps" every `protocol.hold_out`-th map, counted x, y, x, y, ...
 
     Args:
         dataset: The data set.
         protocol: The protocol.
         chosen: The items or pairs to measure, in place of those that the protocol selects or draws.
-        hold_out: The images to hold out, in place of every `protocol.hold_out`-th.
+        hold_out: The images to hold out, in place of every `protocol.hold_out`-th. A pair is held out if it has one of
+            them; with `protocol.hold_out_by` "maps" only their own maps are.
     """
     for manifest in (chosen, hold_out):
         if manifest is not None:
             manifest.check(dataset)
     pairwise = protocol.task != "classification"
     items = _paired_items(dataset, protocol, chosen) if pairwise else _class_items(dataset)
-    every, found = protocol.hold_out, []
+    found = []
     for place, (name, samples, label) in enumerate(items):
-        if hold_out is not None:
-            held = tuple(sample.name in hold_out.names for sample in samples)
-        else:
-            maps = range(len(samples) * place, len(samples) * (place + 1))
-            held = tuple(bool(every) and number % every == 0 for number in maps)
+        held = _held_out(place, samples, protocol, hold_out)
         found.append(Unit(name, samples, label, held, _problem(samples, label, protocol)))
     if not pairwise:
         found = _narrowed(found, dataset, protocol, chosen)
@@ -205,6 +225,16 @@ def units(
             f"{found[0].problem} Is a part of the data set missing, or is another kind of evaluation meant?"
         )
     return found
+
+
+def _held_out(place: int, samples: tuple[Sample, ...], protocol: Protocol, named: Manifest | None) -> tuple[bool, ...]:
+    """Whether the map of each image of an item is held out; `place` counts the items from 0."""
+    by_maps, every = protocol.hold_out_by == "maps", protocol.hold_out
+    if named is not None:
+        maps = tuple(sample.name in named.names for sample in samples)
+        return maps if by_maps else (any(maps),) * len(samples)
+    counts = range(len(samples) * place, len(samples) * (place + 1)) if by_maps else [place] * len(samples)
+    return tuple(bool(every) and number % every == 0 for number in counts)
 
 
 def _class_items(dataset: Dataset) -> Iterator[NamedSamples]:
@@ -237,7 +267,7 @@ def _paired_items(dataset: Dataset, protocol: Protocol, chosen: Manifest | None)
         raise GamlensError(f"The manifest {drawn.kind!r} holds single images: {protocol.task} needs pairs.")
     by_name = {sample.name: sample for sample in dataset.samples}
     for item in drawn.items:
-        yield "~".join(item.names), tuple(by_name[name] for name in item.names), item.label
+        yield PAIR_MARK.join(item.names), tuple(by_name[name] for name in item.names), item.label
 
 
 def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gamlens.data import Sample, load
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.evaluation.protocol import UNRECORDED, Protocol, Unit, units
+from gamlens.evaluation.protocol import UNSAID, Protocol, Unit, units
 from gamlens.evaluation.results import Run
 from gamlens.explanation import Explanation
 from gamlens.figures.localization_figures import place_panel, truth_panel
@@ -46,8 +46,8 @@ def source(run: Run, *, root: Path | None, split: str | None) -> Source:
         return Source({}, missing="The run does not say where its images are: name the folder with --root.")
     try:
         dataset = load(about["data"], place, split=split)
-        choices: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["protocol"].items()}
-        return Source({unit.name: unit for unit in units(dataset, Protocol(**choices))}, dataset.classes)
+        protocol = Protocol.from_record(about["protocol"])
+        return Source({unit.name: unit for unit in units(dataset, protocol)}, dataset.classes)
     except (GamlensError, TypeError) as error:
         return Source({}, missing=f"The images of this run cannot be read: {error} Name the folder with --root.")
 
@@ -147,7 +147,7 @@ def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) 
     choices = run.about["protocol"]
     most = max(column.n for column in shown)
     views: Any = tuple(choices.get("views") or ())
-    reading = {**UNRECORDED, **choices}["lattice"]
+    reading = {**UNSAID, **choices}["lattice"]
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if choices["task"] == "classification":
             trace = lens.trace(unit.samples[0].image, [unit.label], n=most, views=views)
