@@ -221,7 +221,7 @@ class Lens:
             images: The images, as the class docstring says. A tensor or a prepared batch runs in one forward.
             target: None for the top class of each image; a class, by index or name, for all images; or a list with one
                 entry per image, each a class, None, or a list of classes.
-            method: A name of `gamlens.METHODS`; all but "vdsn", which explains pairs only.
+            method: A name of `gamlens.METHODS`; all but "vdsn" and "vdsn_max", which explain pairs only.
             n: How many blocks the map is made of, counted from the last. The default gives one block where the model
                 has only one.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
