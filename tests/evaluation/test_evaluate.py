@@ -106,6 +106,20 @@ def test_pairs(lens: Lens, root: Path, task: str) -> None:
     assert len([row for row in located.rows if row["method"] == "gam"]) == 2 * 10
 
 
+def test_the_number_of_pairs_per_class(root: Path, lens: Lens) -> None:
+    """Two classes; the first pairs of each are the same however many are drawn."""
+    dataset = load("table", root / "items.csv")
+    drawn = {count: units(dataset, Protocol(task="dot", pairs_per_class=count)) for count in (1, 3, 5)}
+    assert {count: len(found) for count, found in drawn.items()} == {1: 2, 3: 6, 5: 10}
+    assert [unit.name for unit in drawn[3]] == [unit.name for unit in units(dataset, Protocol(task="dot"))]
+    assert [unit.name for unit in drawn[1]] == [drawn[5][0].name, drawn[5][5].name]
+    about = results.describe(lens, dataset, Protocol(task="dot", pairs_per_class=5), 10)
+    assert about["protocol"]["pairs_per_class"] == 5
+    assert variant(about) == "pairs_per_class=5"
+    del about["protocol"]["pairs_per_class"]  # as in a run of an earlier version
+    assert variant(about) == ""
+
+
 class Half:
     """The left half of an 80 x 100 image is the object, its last row void."""
 
@@ -146,6 +160,8 @@ def test_small_objects_and_bad_choices(root: Path) -> None:
         ({"methods": ("vdsn",)}, "explains pairs only"),
         ({"kind": "segmentation", "task": "dot"}, "for classes only"),
         ({"n": ()}, "at least one method and n"),
+        ({"pairs_per_class": 0}, "give the number of pairs to draw"),
+        ({"pairs_per_class": 5, "pairs": "neighbour"}, "use pairs='drawn'"),
         ({"kind": "objective", "temperature": 0}, "give a number above 0"),
         ({"kind": "localization", "temperature": 2}, "needs kind objective and task classification"),
         ({"kind": "objective", "task": "dot", "temperature": 2}, "needs kind objective and task classification"),
@@ -224,6 +240,8 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     unmasked = CliRunner().invoke(app, ["evaluate", "segmentation", *data, *model, "-o", str(tmp_path / "x")])
     assert "has the ground truth that segmentation needs" in unmasked.stderr
     assert not (tmp_path / "x").exists()
+    five = ["subset", "pairs", *data, "--pairs-per-class", "5", "-o", str(tmp_path / "five.json")]
+    assert CliRunner().invoke(app, five).stdout.startswith("10 items")
     folder = CliRunner().invoke(app, ["subset", "pairs", *data, "-o", str(tmp_path / "tables")])
     assert "it is a folder. Give the name of a file" in folder.stderr
     none = CliRunner().invoke(app, ["table", str(tmp_path)])

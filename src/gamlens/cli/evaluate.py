@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,14 +24,24 @@ from gamlens.methods import PAPER_METHODS, names
 from gamlens.metrics import METRICS
 from gamlens.models.devices import AUTO
 
-MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
+
+@dataclass(frozen=True)
+class SubsetOptions:
+    """What the kinds of subsets are made with: the seed and the number of drawn pairs; masks or boxes for sizes."""
+
+    seed: int
+    pairs_per_class: int
+    masks: bool
+
+
+MANIFESTS: Registry[Callable[[Dataset, SubsetOptions], Manifest]] = Registry(
     "subset",
     {
-        "pairs": lambda dataset, seed, masks: datasets.pairs(dataset, seed=seed),
-        "neighbour-pairs": lambda dataset, seed, masks: datasets.neighbour_pairs(dataset),
-        "small-25": lambda dataset, seed, masks: datasets.small(dataset, 25, masks=masks),
-        "small-10": lambda dataset, seed, masks: datasets.small(dataset, 10, masks=masks),
-        "hold-out": lambda dataset, seed, masks: datasets.hold_out(dataset),
+        "pairs": lambda dataset, how: datasets.pairs(dataset, per_class=how.pairs_per_class, seed=how.seed),
+        "neighbour-pairs": lambda dataset, how: datasets.neighbour_pairs(dataset),
+        "small-25": lambda dataset, how: datasets.small(dataset, 25, masks=how.masks),
+        "small-10": lambda dataset, how: datasets.small(dataset, 10, masks=how.masks),
+        "hold-out": lambda dataset, how: datasets.hold_out(dataset),
     },
 )
 EVALUATED_METHODS, ABLATED_METHODS = ",".join(PAPER_METHODS), ",".join(names("block"))
@@ -101,7 +112,8 @@ def evaluate(
             ),
         ),
     ] = "drawn",
-    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
+    seed: options.PairSeed = 0,
+    pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,
     hold_out_: Annotated[
         str,
         Option(
@@ -163,6 +175,7 @@ def evaluate(
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
         hold_out=every, views=protocols.parse_views(views), curves=curves, temperature=temperature,
+        pairs_per_class=pairs_per_class,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
@@ -199,7 +212,7 @@ def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
         exit_with_failures("\n".join((f"{done['errors']} items could not be measured:", *first)))
 
 
-@command("subset pairs --root ILSVRC --out pairs.json --seed 3")
+@command("subset pairs --root ILSVRC --out pairs.json --seed 3 --pairs-per-class 5")
 def subset(
     kind: Annotated[
         str,
@@ -214,7 +227,8 @@ def subset(
     out: Annotated[Path, Option("--out", "-o", help="The manifest to write, a JSON file.", show_default=False)],
     data: options.DatasetName = "ilsvrc",
     split: options.DatasetSplit = None,
-    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
+    seed: options.PairSeed = 0,
+    pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,
     masks: Annotated[
         bool | None,
         Option(
@@ -231,7 +245,7 @@ def subset(
     make = MANIFESTS[kind]
     dataset = datasets.load(data, root, split=split)
     by_mask = not any(sample.boxes for sample in dataset) if masks is None else masks
-    made = make(dataset, seed, by_mask)
+    made = make(dataset, SubsetOptions(seed, pairs_per_class, by_mask))
     made.save(out)
     say(f"{len(made.items)} items of {len(dataset)} images in {out}")
 

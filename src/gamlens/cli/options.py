@@ -90,6 +90,11 @@ ItemLimit = Annotated[int | None, Option(help="Use only the first items, this ma
 BatchSize = Annotated[int, Option(help="Number of images per forward pass.", min=1)]
 Confidence = Annotated[str, Option(help="What counts as the model's confidence in ADP and PIC: logit or probability.")]
 
+PairSeed = Annotated[int, Option(help="Seed of the drawn pairs.")]
+PairsPerClass = Annotated[
+    int, Option(help="For tasks that compare pairs: how many pairs of each class are drawn.", min=1)
+]
+
 # Where results go
 MapsFolder = Annotated[Path, Option("--out", "-o", help="Write overlays, maps and JSON files into this folder.")]
 PageFolder = Annotated[Path, Option("--out", "-o", help="Write the page and its pictures into this folder.")]

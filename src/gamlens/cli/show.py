@@ -139,6 +139,14 @@ def figure(
         list[str] | None, Option(help="Take this item of the data set, by name; repeat the option for several.")
     ] = None,
     count: Annotated[int, Option(help="How many items of the data set to take, if none is named.", min=1)] = 4,
+    pairs_per_class: Annotated[
+        int | None,
+        Option(
+            help="For figures of pairs: take pairs that are drawn, this many of each class. By default pairs are "
+            "neighbours by file name.",
+            min=1,
+        ),
+    ] = None,
     masks: Annotated[
         Path | None,
         Option(help="A folder of true masks: for an image NAME.jpg the file NAME.png, bright on the object."),
@@ -170,7 +178,9 @@ def figure(
     lens = make_lens(model, weights, blocks, device)
     if data and root:
         dataset = load(data, root, split=split)
-        examples = figures.from_dataset(dataset, lens, takes=takes, count=count, items=item or ())
+        examples = figures.from_dataset(
+            dataset, lens, takes=takes, count=count, items=item or (), pairs_per_class=pairs_per_class
+        )
     else:
         examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
     place = out or Path(f"{name}.png")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gamlens import methods
-from gamlens.data import DATASETS, Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
+from gamlens.data import DATASETS, PAIRS_PER_CLASS, Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
@@ -18,9 +18,8 @@ WEIGHTS = "weights"  # the name of the weighted mean among the ways to join bloc
 CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
-UNSAID: dict[str, Any] = {
-    "temperature": 1.0
-}  # fields that runs of earlier versions do not record, and what such a run was measured with
+# What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
+UNSAID: dict[str, Any] = {"temperature": 1.0, "pairs_per_class": 3}
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -58,6 +57,7 @@ class Protocol:
         curves: The number of steps of insertion and deletion; 0 to leave both out.
         temperature: What the class scores are divided by before they become the probability of the objective
             evaluation. Maps are made of the class score itself and do not depend on it.
+        pairs_per_class: How many pairs of each class are drawn.
         fusions: Makes this an ablation: the ways to join blocks, of which each is measured, by the metrics of
             ABLATED_KINDS. If empty, blocks are joined by the mean.
         block_weights: For the fusion "weights", the weights of all blocks in the order they run. If empty, the last of
@@ -79,6 +79,7 @@ class Protocol:
     views: tuple[str | float, ...] = ()
     curves: int = 0
     temperature: float = 1.0
+    pairs_per_class: int = PAIRS_PER_CLASS
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
 
@@ -92,6 +93,13 @@ class Protocol:
                 raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods that do, such as {known}.")
             if methods.find(method).kind != "block" and self.task == "classification":
                 raise GamlensError(f"Method {method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
+        if self.pairs_per_class < 1:
+            raise GamlensError(f"pairs_per_class={self.pairs_per_class}: give the number of pairs to draw, at least 1.")
+        if self.pairs_per_class != PAIRS_PER_CLASS and self.pairs != "drawn":
+            raise GamlensError(
+                f"pairs_per_class={self.pairs_per_class} is the number of pairs that are drawn; with pairs="
+                f"{self.pairs!r} every image is paired with the next one: leave it out, or use pairs='drawn'."
+            )
         if self.hold_out < 0:
             raise GamlensError(f"hold_out={self.hold_out}: give 0 to hold out nothing, or 10 for every tenth item.")
         if not self.methods or not self.n or min(self.n) < 1:
@@ -145,7 +153,7 @@ def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
     usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
-    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", "temperature"):
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", "temperature", "pairs_per_class"):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:
             words.append(f"{name}={chosen[name]}")
     if chosen.get("views"):
@@ -238,7 +246,9 @@ def _paired_items(dataset: Dataset, protocol: Protocol, chosen: Manifest | None)
     if protocol.subset != "all" and chosen is None:
         dataset = narrow(dataset, small(dataset, float(protocol.subset)))
     drawn = chosen or (
-        neighbour_pairs(dataset) if protocol.pairs == "neighbour" else pairs(dataset, seed=protocol.seed)
+        neighbour_pairs(dataset)
+        if protocol.pairs == "neighbour"
+        else pairs(dataset, per_class=protocol.pairs_per_class, seed=protocol.seed)
     )
     if any(len(item.names) != 2 for item in drawn.items):
         raise GamlensError(f"The manifest {drawn.kind!r} holds single images: {protocol.task} needs pairs.")
