@@ -80,9 +80,7 @@ def evaluate(
     n: Annotated[
         str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated; each is measured.")
     ] = "1,2",
-    subset: Annotated[
-        str, Option(help=_choice("subset", "Measure all items, or only the 25 or 10 % with the smallest objects"))
-    ] = "all",
+    subset: options.SubsetName = "all",
     input: Annotated[
         str,
         Option(
@@ -102,16 +100,7 @@ def evaluate(
             ),
         ),
     ] = "all",
-    pairs_: Annotated[
-        str,
-        Option(
-            "--pairs",
-            help=_choice(
-                "pairs",
-                "For tasks that compare pairs: pairs of a class are drawn at random, or are neighbours by file name",
-            ),
-        ),
-    ] = "drawn",
+    pairs_: options.PairChoice = "drawn",
     seed: options.PairSeed = 0,
     pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,
     hold_out_: Annotated[
@@ -250,7 +239,7 @@ def subset(
     say(f"{len(made.items)} items of {len(dataset)} images in {out}")
 
 
-@command("ablate --data ilsvrc --root ILSVRC --model resnet50 --out ablation")
+@command("ablate --data ilsvrc --root ILSVRC --model resnet50 --task cosine --subset 25 --out ablation")
 def ablate(
     root: options.DatasetRoot,
     data: Annotated[
@@ -260,7 +249,10 @@ def ablate(
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    methods: options.BlockMethodNames = ABLATED_METHODS,
+    embedding: options.EmbeddingLayer = None,
+    task: Annotated[str, Option(help=_choice("task", "What is explained"))] = "classification",
+    subset: options.SubsetName = "all",
+    methods: options.EvaluatedMethodNames = ABLATED_METHODS,
     n: Annotated[str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated. By default all.")] = "",
     fusions: Annotated[
         str, Option(help="How the maps of blocks are fused into one, comma separated. 'weights' is a weighted mean.")
@@ -271,19 +263,28 @@ def ablate(
     ] = "",
     fill: Annotated[str, Option(help="The colour of hidden pixels, for ADP and PIC: black, mean.")] = "black",
     confidence: options.Confidence = "logit",
+    pairs_: options.PairChoice = "drawn",
+    seed: options.PairSeed = 0,
+    pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,
     limit: options.ItemLimit = None,
     batch: options.BatchSize = 16,
     out: options.TablesFolder = Path("gamlens-ablation"),
     device: options.DeviceName = AUTO,
 ) -> None:
-    """Measure how the number of blocks and their fusion change every metric of each method, on a data set."""
+    """Measure how the number of blocks and their fusion change every metric of each method, on a data set.
+
+    By default the maps of classes are measured on all items. With --task cosine, for example, the maps of pairs are,
+    and with --subset 25 only the quarter of items with the smallest objects.
+    """
     plan = ablation.Plan(
-        parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence
-    )
-    lens = make_lens(model, weights, blocks, device)
-    dataset = datasets.align(datasets.load(data, root, split=split), lens.labels)
+        parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence,
+        task, subset, pairs_, seed, pairs_per_class,
+    )  # fmt: skip
+    lens = make_lens(model, weights, blocks, device, embedding=embedding)
     protocol = plan.protocol(lens)
-    items = protocols.units(dataset, protocol)[:limit]
+    whole = datasets.load(data, root, split=split)
+    dataset, items, _ = _items(lens, whole, protocol, {"items": None, "hold_out": None})
+    items = items[:limit]
     rows: list[dict[str, Any]] = []
     with ItemProgress("measuring", len(items)) as progress:
         progress(0, 0)

@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
+from gamlens.evaluation.protocol import CHOICES
 from gamlens.fuse import FUSIONS
 from gamlens.methods import Kind, names
 from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
@@ -64,7 +65,6 @@ ImagePaths = Annotated[
 ]
 MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}. {LITERAL_HELP}")]
 ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}. {LITERAL_HELP}")]
-BlockMethodNames = Annotated[str, Option(help=_several("block"))]
 EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
 ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
 TestedMethodNames = Annotated[str, Option(help=_several("block", "input", pairs=True))]
@@ -90,6 +90,20 @@ ItemLimit = Annotated[int | None, Option(help="Use only the first items, this ma
 BatchSize = Annotated[int, Option(help="Number of images per forward pass.", min=1)]
 Confidence = Annotated[str, Option(help="What counts as the model's confidence in ADP and PIC: logit or probability.")]
 
+SubsetName = Annotated[
+    str,
+    Option(
+        help=f"Measure all items, or only the 25 or 10 % with the smallest objects: {', '.join(CHOICES['subset'])}."
+    ),
+]
+PairChoice = Annotated[
+    str,
+    Option(
+        "--pairs",
+        help="For tasks that compare pairs: pairs of a class are drawn at random, or are neighbours by file name: "
+        f"{', '.join(CHOICES['pairs'])}.",
+    ),
+]
 PairSeed = Annotated[int, Option(help="Seed of the drawn pairs.")]
 PairsPerClass = Annotated[
     int, Option(help="For tasks that compare pairs: how many pairs of each class are drawn.", min=1)

@@ -119,8 +119,12 @@ class Protocol:
         for fusion in self.fusions:
             if fusion not in JOINED:
                 raise GamlensError(f"There is no fusion {fusion!r}: {near(fusion, JOINED)}")
-        if self.fusions and (self.kind, self.task) != ("localization", "classification"):
-            raise GamlensError("Fusions can be varied only for kind localization and task classification: use these.")
+        if self.fusions and self.kind != "localization":
+            raise GamlensError(
+                "Fusions can be varied only for kind localization, which then measures ADP and PIC, too."
+            )
+        if self.fusions and self.masked != "one":
+            raise GamlensError("Fusions can be varied only with masked='one': boxes belong to one image of a pair.")
 
     @property
     def kinds(self) -> tuple[str, ...]:
