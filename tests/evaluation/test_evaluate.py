@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import nets
@@ -13,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from run_files import titles, write_run
+from torchvision.transforms.v2.functional import gaussian_blur
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform, metrics
@@ -285,6 +287,47 @@ def test_data_of_which_no_item_has_its_annotation_is_an_error_at_once(root: Path
             GamlensError, match=rf"ground truth that {kind} needs: 01\.png has no .*{lacks}\. Is a part"
         ):
             units(dataset, Protocol(kind))
+
+
+def test_curves_before_a_blurred_background(lens: Lens, root: Path) -> None:
+    """Insertion and deletion of one image, step by step and pixel by pixel, over torchvision's blur of it."""
+    steps, kernel, sigma = 4, 21, 6.0
+    protocol = Protocol(
+        "objective", methods=("gam",), n=(1,), curves=steps, curve_background="blur", blur_kernel=kernel,
+        blur_sigma=sigma,
+    )  # fmt: skip
+    run = measured(lens, root, protocol)
+    assert "curve_background=blur, blur_kernel=21, blur_sigma=6.0" in variant(run.about)
+    assert run.about["protocol"]["curves"] == steps
+    row = next(row for row in run.rows if row["item"] == "05.png" and row["method"] == "gam")
+    inputs = lens.prepare(str(root / "05.png"))
+    mean, std = (torch.tensor(value)[:, None, None] for value in (lens.transform.mean, lens.transform.std))
+    pixels = (inputs.batches[0] * std + mean).clamp(0, 1)
+    blurry = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
+    values = lens.classify(inputs, 1, n=1).maps[0].flatten().tolist()
+    brightest = sorted(range(len(values)), key=lambda place: -values[place])
+    curves: dict[str, list[float]] = {"insertion": [], "deletion": []}
+    for step in range(steps + 1):
+        chosen = torch.zeros(SIDE * SIDE, dtype=torch.bool)
+        chosen[brightest[: step * SIDE * SIDE // steps]] = True
+        chosen = chosen.view(SIDE, SIDE)
+        for name, shown in (("insertion", chosen), ("deletion", ~chosen)):
+            image = torch.where(shown, pixels, blurry)
+            curves[name].append(float(lens.outputs((image - mean) / std).softmax(dim=1)[0, 1]))
+    for name, points in curves.items():
+        area = sum((points[at] + points[at + 1]) / 2 / steps for at in range(steps))
+        assert row[name] == pytest.approx(area, abs=1e-5)
+    plain = measured(lens, root, replace(protocol, curve_background="fill"))
+    other = next(row for row in plain.rows if row["item"] == "05.png" and row["method"] == "gam")
+    assert other["after_logit"] == row["after_logit"]
+    assert abs(other["insertion"] - row["insertion"]) > 1e-5
+    for wrong, said in (
+        ({"curve_background": "blurred", "curves": 5}, "did you mean 'blur'"),
+        ({"curve_background": "blur"}, "needs curves"),
+        ({"curve_background": "blur", "curves": 5, "blur_kernel": 4}, "an odd number of pixels"),
+    ):
+        with pytest.raises(GamlensError, match=said):
+            Protocol("objective", **wrong)  # type: ignore[arg-type]
 
 
 def test_insertion_and_deletion(lens: Lens, root: Path) -> None:

@@ -21,7 +21,7 @@ from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
-from gamlens.metrics import METRICS
+from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, METRICS
 from gamlens.models.devices import AUTO
 
 
@@ -122,6 +122,22 @@ def evaluate(
     curves: Annotated[
         int, Option(help="With objective: also measure insertion and deletion curves, in this many steps. 0: none.")
     ] = 0,
+    curve_background: Annotated[
+        str,
+        Option(
+            help=_choice(
+                "curve_background",
+                "With --curves: what hidden pixels show, the colour of --fill or the image behind a Gaussian blur, as "
+                "in --curves 7 --curve-background blur",
+            )
+        ),
+    ] = "fill",
+    blur_kernel: Annotated[
+        int, Option(help="With --curve-background blur: the width of the blur's window in pixels, an odd number.")
+    ] = BLUR_KERNEL,
+    blur_sigma: Annotated[
+        float, Option(help="With --curve-background blur: the standard deviation of the blur in pixels.")
+    ] = BLUR_SIGMA,
     temperature: Annotated[
         float,
         Option(
@@ -164,7 +180,8 @@ def evaluate(
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
         hold_out=every, views=protocols.parse_views(views), curves=curves, temperature=temperature,
-        pairs_per_class=pairs_per_class,
+        pairs_per_class=pairs_per_class, curve_background=curve_background, blur_kernel=blur_kernel,
+        blur_sigma=blur_sigma,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)

@@ -10,7 +10,7 @@ from gamlens.data import DATASETS, PAIRS_PER_CLASS, Dataset, Manifest, Sample, n
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
-from gamlens.metrics import KINDS
+from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, KINDS, check_blur
 from gamlens.scores import PAIR_SCORES, check_temperature
 
 ABLATED_KINDS = ("localization", "objective")  # the kinds whose metrics an ablation measures
@@ -19,7 +19,9 @@ CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
 # What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
-UNSAID: dict[str, Any] = {"temperature": 1.0, "pairs_per_class": 3}
+UNSAID: dict[str, Any] = {"temperature": 1.0, "pairs_per_class": 3, "curve_background": "fill"}
+UNSAID |= {"blur_kernel": BLUR_KERNEL, "blur_sigma": BLUR_SIGMA}  # without a blur, any values do
+ADDED = ("temperature", "pairs_per_class", "curve_background", "blur_kernel", "blur_sigma")
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -28,6 +30,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "masked": ("one", "both"),
     "box": ("all", "largest"),
     "pairs": ("drawn", "neighbour"),
+    "curve_background": ("fill", "blur"),
 }
 
 
@@ -58,6 +61,9 @@ class Protocol:
         temperature: What the class scores are divided by before they become the probability of the objective
             evaluation. Maps are made of the class score itself and do not depend on it.
         pairs_per_class: How many pairs of each class are drawn.
+        curve_background: What hidden pixels show in insertion and deletion: the colour `fill`, or the image behind a
+            Gaussian "blur".
+        blur_kernel, blur_sigma: The width of that blur's window and its standard deviation, in pixels of the input.
         fusions: Makes this an ablation: the ways to join blocks, of which each is measured, by the metrics of
             ABLATED_KINDS. If empty, blocks are joined by the mean.
         block_weights: For the fusion "weights", the weights of all blocks in the order they run. If empty, the last of
@@ -80,6 +86,9 @@ class Protocol:
     curves: int = 0
     temperature: float = 1.0
     pairs_per_class: int = PAIRS_PER_CLASS
+    curve_background: str = "fill"
+    blur_kernel: int = BLUR_KERNEL
+    blur_sigma: float = BLUR_SIGMA
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
 
@@ -108,6 +117,9 @@ class Protocol:
             raise GamlensError(f"curves={self.curves}: give 0 for no curves, or 2 steps or more, such as 20.")
         if self.curves and (self.kind, self.task) != ("objective", "classification"):
             raise GamlensError("Insertion and deletion (curves=...) need kind objective and task classification.")
+        if self.curve_background != "fill" and not self.curves:
+            raise GamlensError(f"curve_background={self.curve_background!r} needs curves: give their number of steps.")
+        check_blur(self.blur_kernel, self.blur_sigma)
         check_temperature(self.temperature)
         if self.temperature != 1 and not ("objective" in self.kinds and self.task == "classification"):
             raise GamlensError(
@@ -140,7 +152,7 @@ class Protocol:
     def record(self) -> dict[str, Any]:
         """What run.json says about the protocol."""
         found = {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
-        return {**found, "temperature": float(self.temperature)}
+        return {**found, "temperature": float(self.temperature), "blur_sigma": float(self.blur_sigma)}
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
@@ -157,7 +169,7 @@ def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
     usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
-    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", "temperature", "pairs_per_class"):
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", *ADDED):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:
             words.append(f"{name}={chosen[name]}")
     if chosen.get("views"):
