@@ -73,7 +73,8 @@ class Lens:
         output: Where the class scores are in what the model returns: a key or attribute, an index, or a callable.
         transform: How an image becomes the input: "squash" (resize to the input size, the default), "crop" (resize the
             short side, then crop the centre), a Transform, or a callable from a PIL image to a tensor (C,H,W).
-        labels: Class names, one per class, in the order of the class scores.
+        labels: Class names, one per class, in the order of the class scores. By default those in the file of weights
+            (`idx_to_class`, `class_to_idx` or `classes`), or else those of the named model.
         device: Where the model is moved, such as "cuda"; "auto" is a GPU where there is one, else the CPU. By default
             the model stays where it is.
         precision: "fp32", or "bf16" or "fp16" for autocast.
@@ -117,7 +118,7 @@ class Lens:
         multi_label: bool | None = None,
         text: models.TextEncoder | None = None,
     ) -> None:
-        network = models.load(model_or_name, weights=weights)
+        network = models.load(model_or_name, weights=weights, own_labels=labels is None)
         self.name, self.weights, self.precision = network.name, network.weights, precision
         self.about = {  # what is recorded with every result
             "model": network.name,

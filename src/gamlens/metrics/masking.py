@@ -67,7 +67,8 @@ def blurred(images: Tensor, *, kernel: int = BLUR_KERNEL, sigma: float = BLUR_SI
             f"A blur with a kernel of {kernel} pixels mirrors {kernel // 2} pixels at the border and needs larger "
             f"images (N,3,H,W); found {tuple(images.shape)}: give a smaller kernel."
         )
-    return gaussian_blur(images, [kernel, kernel], [sigma, sigma])
+    found: Tensor = gaussian_blur(images, [kernel, kernel], [sigma, sigma])
+    return found
 
 
 def check_blur(kernel: int, sigma: float) -> None:
