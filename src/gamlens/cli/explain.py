@@ -12,9 +12,11 @@ from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_l
 from gamlens.cli.measured_layout import measure_layout
 from gamlens.explanation import file_stem
 from gamlens.files import claimed
+from gamlens.lattice import check_reading
+from gamlens.models.devices import AUTO
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import PAGE_FILE, find_images
-from gamlens.scores import CLASS_SCORES
+from gamlens.scores import CLASS_SCORES, find_class_score
 
 SCORE_HELP = (
     f"The class score that is explained: {', '.join(CLASS_SCORES)}. 'probability' is the sigmoid for models with "
@@ -41,22 +43,32 @@ def classify(
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
     lattice: options.LatticeReading = "read",
+    temperature: Annotated[
+        float,
+        Option(
+            help="For a score that is a probability: the class scores are divided by this before the softmax or "
+            "sigmoid. Above 1 probabilities are less certain, as in --score softmax --temperature 2."
+        ),
+    ] = 1.0,
     out: options.MapsFolder = Path("gamlens-out"),
     fresh: Annotated[
         bool, Option("--fresh", help="Start over, if a command that was interrupted left its notes in the folder.")
     ] = False,
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name."""
     found = find_images(paths, skip=out)
     lens = make_lens(model, weights, blocks, device)
     wanted: list[str | int] | None = list(target) if target else None
     results: list[work.FileResult] = []
-    how = work.ClassifyOptions(wanted, method, n, fuse, score, lattice)
+    find_class_score(score, temperature=temperature)  # an error now, not after the first batch
+    check_reading(lattice)
+    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature, lattice)
     failed = 0
     read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
-    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
+    heat = "" if temperature == 1 else f" at temperature {temperature:g}"
+    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{heat}."
     with ItemProgress("explaining", len(found)) as progress:
         for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)
@@ -98,7 +110,7 @@ def compare(
     lattice: options.LatticeReading = "read",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show on two images why a model finds them similar; or, with --text, which pixels of an image match captions."""
     if (b is None) == (not text):
@@ -142,7 +154,7 @@ def blocks(
     --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
-    found, lattices = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))
+    found, lattices = measure_layout(make_lens(model, own, blocks, AUTO, embedding=embedding))
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape

@@ -12,6 +12,7 @@ from gamlens import METHODS, GamlensError, Lens, render
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, say_table, tell
 from gamlens.files import claimed
+from gamlens.models.devices import AUTO
 from gamlens.report import search as work
 from gamlens.report.image_files import PAGE_FILE, find_images
 
@@ -56,7 +57,7 @@ def search(
     maps: Annotated[bool, Option("--maps", help="Also save the maps and full-size overlays of every match.")] = False,
     out: options.PageFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match."""
     how = work.SearchOptions(score, method, n, fuse, top, with_self, lattice)

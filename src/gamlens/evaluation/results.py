@@ -83,6 +83,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "blocks": list(lens.blocks),
         "embedding": lens.embedding,
         "precision": lens.precision,
+        "device": lens.device.type,
         "data": dataset.name,
         "root": dataset.root,
         "fingerprint": dataset.fingerprint(),

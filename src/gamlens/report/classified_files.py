@@ -49,6 +49,7 @@ class ClassifyOptions:
     n: int = 2
     fuse: Fusion = "mean"
     score: str = "logit"
+    temperature: float = 1.0
     lattice: str = "read"
 
 
@@ -101,8 +102,9 @@ class FileExplainer:
         options = self.options
         target = [options.target] * len(ready.pictures) if options.target else None
         trace = self.lens.trace(
-            ready, target, n=options.n, method=options.method, score=options.score, keep_graph=False
-        )
+            ready, target, n=options.n, method=options.method, score=options.score, temperature=options.temperature,
+            keep_graph=False,
+        )  # fmt: skip
         return trace, trace.explain(options.method, options.n, options.fuse, lattice=options.lattice)
 
 
