@@ -35,7 +35,9 @@ IOU: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
     ("dot", "all"): {"gam": (54.32, 54.38, 54.31), "grad_cam_pp": (54.28, 50.30, 50.12), "grad_cam": (54.32, 49.64, 49.37), LITERAL: (0.0,)},
 }  # fmt: skip
 # The same where only the positions are used that the network reads (lattice "read"); n = 1 does not depend on it.
-IOU_READ: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {("classification", "all"): {"gam": (55.87, 56.59, 57.03)}}
+IOU_READ: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
+    ("classification", "all"): {"gam": (55.87, 56.59, 57.03)}
+}
 # ADP and PIC at n = 1, then at n = 2, by task, fill and confidence; lattice "keep".
 OBJECTIVE: dict[tuple[str, str, str], dict[str, tuple[float, ...]]] = {
     ("classification", "black", "logit"): {"gam": (17.26, 24.6, 31.30, 12.9), "grad_cam_pp": (17.47, 24.9, 16.80, 22.0), "grad_cam": (17.17, 26.7, 17.48, 24.3), "centre": (20.73, 20.1)},
@@ -80,10 +82,10 @@ class Compared:
 def reference(about: Mapping[str, Any], subset: str, confidence: str, cell: tables.Cell) -> float | None:
     """The independent figure for a number of a run; None if there is none for these settings."""
     chosen = {**UNSAID, **about["protocol"]}
-    if about["data"] != "ilsvrc" or chosen["input"] != "squash" or chosen["task"] != "classification" and not (
-        chosen["pairs"] == "neighbour" and chosen["masked"] == "one"
-        and (chosen["kind"] == "objective" or chosen["hold_out_by"] == "maps")
-    ):  # fmt: skip
+    same_pairs = chosen["pairs"] == "neighbour" and chosen["masked"] == "one"
+    same_hold_out = chosen["kind"] == "objective" or chosen["hold_out_by"] == "maps"
+    same_items = chosen["task"] == "classification" or (same_pairs and same_hold_out)
+    if about["data"] != "ilsvrc" or chosen["input"] != "squash" or not same_items:
         return None
     place = max(cell.n - 1, 0)
     if about["model"] == LITE0:

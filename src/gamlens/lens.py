@@ -73,7 +73,8 @@ class Lens:
         output: Where the class scores are in what the model returns: a key or attribute, an index, or a callable.
         transform: How an image becomes the input: "squash" (resize to the input size, the default), "crop" (resize the
             short side, then crop the centre), a Transform, or a callable from a PIL image to a tensor (C,H,W).
-        labels: Class names, one per class, in the order of the class scores.
+        labels: Class names, one per class, in the order of the class scores. By default those in the file of weights
+            (`idx_to_class`, `class_to_idx` or `classes`), or else those of the named model.
         device: Where the model is moved, such as "cuda"; "auto" is a GPU where there is one, else the CPU. By default
             the model stays where it is.
         precision: "fp32", or "bf16" or "fp16" for autocast.
@@ -117,7 +118,7 @@ class Lens:
         multi_label: bool | None = None,
         text: models.TextEncoder | None = None,
     ) -> None:
-        network = models.load(model_or_name, weights=weights)
+        network = models.load(model_or_name, weights=weights, own_labels=labels is None)
         self.name, self.weights, self.precision = network.name, network.weights, precision
         self.about = {  # what is recorded with every result
             "model": network.name,
@@ -213,6 +214,7 @@ class Lens:
         score: str | scores.OutputScore = "logit",
         temperature: float = 1.0,
         views: ViewList = (),
+        lattice: str = "read",
         batch_size: int | None = None,
     ) -> Explanation:
         """Why this class? Makes one map per image and target class.
@@ -221,7 +223,7 @@ class Lens:
             images: The images, as the class docstring says. A tensor or a prepared batch runs in one forward.
             target: None for the top class of each image; a class, by index or name, for all images; or a list with one
                 entry per image, each a class, None, or a list of classes.
-            method: A name of `gamlens.METHODS`; all but "vdsn", which explains pairs only.
+            method: A name of `gamlens.METHODS`; all but "vdsn" and "vdsn_max", which explain pairs only.
             n: How many blocks the map is made of, counted from the last. The default gives one block where the model
                 has only one.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
@@ -230,6 +232,8 @@ class Lens:
             temperature: For a score that is a probability: the class scores are divided by it before the softmax or
                 sigmoid. The probabilities of `Trace.top` are then those at this temperature, too.
             views: Further views of each image whose maps are averaged, such as ("flip", 1.43): see `trace`.
+            lattice: If the network reads only every second (or s-th) row and column of a block, as the original
+                ResNet does, the block's map is made of these positions ("read") or of all of them ("keep").
             batch_size: Images per forward, 32 by default.
 
         Returns:
@@ -248,7 +252,7 @@ class Lens:
             trace = self.trace(
                 images, target, n=n, method=method, score=score, temperature=temperature, views=views, keep_graph=False
             )
-            return trace.explain(method, n, fuse)
+            return trace.explain(method, n, fuse, lattice=lattice)
         items, step = list(pictures(images)), batch_size or BATCH_SIZE
         wanted = targets.per_image(target, len(items)) if target is not None else None
         parts = []
@@ -259,7 +263,7 @@ class Lens:
                 items[some], own, n=n, method=method, score=score, temperature=temperature, views=views,
                 keep_graph=False,
             )  # fmt: skip
-            parts.append(trace.explain(method, n, fuse))
+            parts.append(trace.explain(method, n, fuse, lattice=lattice))
         return concat(parts)
 
     def trace(
@@ -351,6 +355,7 @@ class Lens:
         score: str = "logit",
         temperature: float = 1.0,
         views: ViewList = (),
+        lattice: str = "read",
         batch_size: int = 16,
         workers: int | None = None,
     ) -> Iterator[StreamResult]:
@@ -365,7 +370,7 @@ class Lens:
         Args:
             images: Any iterable of paths, PIL images or arrays.
             target: None for the top class, or a class or a list of classes for every image.
-            method, n, fuse, score, temperature, views: As `classify` takes them.
+            method, n, fuse, score, temperature, views, lattice: As `classify` takes them.
             batch_size: Images per forward.
             workers: Number of threads that decode; by default as many as the machine has cores, at most 8.
 
@@ -387,7 +392,7 @@ class Lens:
             trace = self.trace(
                 inputs, wanted, n=n, method=method, score=score, temperature=temperature, keep_graph=False
             )
-            return trace, trace.explain(method, n, fuse)
+            return trace, trace.explain(method, n, fuse, lattice=lattice)
 
         return stream(
             images,
@@ -410,6 +415,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         views: ViewList = (),
+        lattice: str = "read",
     ) -> PairExplanation:
         """Why similar? Makes both maps of each pair.
 
@@ -420,7 +426,7 @@ class Lens:
             score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
                 (P,D) to one number per pair, (P,).
             method: A name of METHODS.
-            n, fuse, views: As `classify` takes them.
+            n, fuse, views, lattice: As `classify` takes them.
 
         Returns:
             A PairExplanation: `scores` (P,), and the Explanations `x` and `y` with one map per pair.
@@ -433,7 +439,7 @@ class Lens:
         """
         pair = self.trace_pair(x, y, n=n, method=method, views=views)
         pair.sides(score, keep=False)
-        return pair.release().explain(method, n, fuse, score=score)
+        return pair.release().explain(method, n, fuse, score=score, lattice=lattice)
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
         """Run one forward of all images of both sides, from which pairs are explained under any score and method.
@@ -491,6 +497,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         views: ViewList = (),
+        lattice: str = "read",
         embeddings: Any = None,
     ) -> Explanation:
         """Why does this image fit this caption? Makes one map per image and caption, by the cosine of their embeddings.
@@ -498,7 +505,7 @@ class Lens:
         Args:
             images: The images, as the class docstring says.
             captions: One caption or T of them.
-            method, n, fuse, views: As `classify` takes them.
+            method, n, fuse, views, lattice: As `classify` takes them.
             embeddings: The captions' embeddings (T,D). By default the model's own text half computes them, or the
                 function given as Lens(text=...).
 
@@ -511,7 +518,7 @@ class Lens:
             ['a cat', 'a dog']
         """
         trace = self.trace_text(images, captions, n=n, method=method, views=views, embeddings=embeddings)
-        return trace.explain(method, n, fuse)
+        return trace.explain(method, n, fuse, lattice=lattice)
 
     def trace_text(
         self,
@@ -577,6 +584,7 @@ class Lens:
         method: str = "gam",
         n: int = 1,
         fuse: Fusion = "mean",
+        lattice: str = "read",
         top: int | None = None,
         pairs: Sequence[tuple[int, int]] | None = None,
         batch_size: int = 64,
@@ -593,7 +601,7 @@ class Lens:
             score: As `compare` takes it.
             method: A name of METHODS.
             n: How many blocks the maps are made of. A Gallery holds one; for more, its images are run again.
-            fuse: As `classify` takes it.
+            fuse, lattice: As `classify` takes them.
             top: If given, each query is paired only with the `top` images of `gallery` that are most similar to it.
             pairs: If given, only these pairs are explained: (number of the query, number of the image in `gallery`).
                 Without `top` and `pairs`, all pairs are.
@@ -609,7 +617,14 @@ class Lens:
             ([0], 1)
         """
         options = retrieval.PairOptions(
-            score=score, method=method, n=n, fuse=fuse, top=top, pairs=pairs, batch_size=batch_size
+            score=score,
+            method=method,
+            n=n,
+            fuse=fuse,
+            lattice=lattice,
+            top=top,
+            pairs=pairs,
+            batch_size=batch_size,
         )
         return retrieval.compare_many(self, queries, gallery, options)
 

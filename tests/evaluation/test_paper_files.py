@@ -62,7 +62,9 @@ def made_up(number: int) -> FilledTable:
         replace(line, model="", cells={}, items=0) if line.line.network.short == "COCO" else line for line in lines
     ]
     missing = MISSING if number == 2 else ()
-    return FilledTable(table, METHODS, (1, 2), tuple(empty), (appendix[0], *extra, *appendix[1:]), missing)
+    return FilledTable(
+        table, METHODS, (1, 2), tuple(empty), (appendix[0], *extra, *appendix[1:]), missing, "fill=black"
+    )
 
 
 @pytest.mark.parametrize("number", [1, 2])

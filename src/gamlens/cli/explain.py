@@ -12,6 +12,7 @@ from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_l
 from gamlens.cli.measured_layout import measure_layout
 from gamlens.explanation import file_stem
 from gamlens.files import claimed
+from gamlens.lattice import check_reading
 from gamlens.models.devices import AUTO
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import PAGE_FILE, find_images
@@ -41,6 +42,7 @@ def classify(
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
+    lattice: options.LatticeReading = "read",
     temperature: Annotated[
         float,
         Option(
@@ -61,7 +63,8 @@ def classify(
     wanted: list[str | int] | None = list(target) if target else None
     results: list[work.FileResult] = []
     find_class_score(score, temperature=temperature)  # an error now, not after the first batch
-    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature)
+    check_reading(lattice)
+    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature, lattice)
     failed = 0
     read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
     heat = "" if temperature == 1 else f" at temperature {temperature:g}"
@@ -104,6 +107,7 @@ def compare(
     n: options.BlockCount = 2,
     score: options.PairScoreName = "cosine",
     fuse: options.FusionName = "mean",
+    lattice: options.LatticeReading = "read",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
@@ -118,13 +122,13 @@ def compare(
     place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
     with claimed(place):
         if b is None:
-            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
+            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse, lattice=lattice)
             score = result.about["score"]
             rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
             captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
             found: dict[str, Any] = {"captions": captions}
         else:
-            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
+            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse, lattice=lattice)
             boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
             rows = [(Path(b).name, float(result.scores[0]), boxes)]
             found = {"y": b, "score": rows[0][1], "boxes": boxes}
@@ -150,7 +154,7 @@ def blocks(
     --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
-    found = measure_layout(make_lens(model, own, blocks, AUTO, embedding=embedding))
+    found, lattices = measure_layout(make_lens(model, own, blocks, AUTO, embedding=embedding))
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape
@@ -162,6 +166,9 @@ def blocks(
     say(f"pooling    {found.pooling}")
     if aside := {stage.grid.aside for stage in found.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
+
+    for name, lattice in lattices.items():
+        say(f"lattice    {name}: {lattice}; its map is made of these positions (--lattice keep: of all)")
 
 
 def _show_classes(results: list[work.FileResult]) -> None:

@@ -8,6 +8,7 @@ from typer import Option
 
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, note, say, say_table, steps
+from gamlens.data import PAIRS_PER_CLASS
 from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError
 from gamlens.evaluation import protocol as protocols
@@ -70,18 +71,18 @@ def reproduce(
     limit: Annotated[
         int | None, Option(help="Measure at most this many items per line, the first ones. By default all.", min=1)
     ] = None,
-    pairs_: Annotated[
-        str,
-        Option(
-            "--pairs", help="Pairs of a class are drawn at random, or are neighbours by file name: drawn, neighbour."
-        ),
-    ] = "drawn",
-    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
+    pairs_: options.PairChoice = "drawn",
+    seed: options.PairSeed = 0,
+    pairs_per_class: options.PairsPerClass = PAIRS_PER_CLASS,
     hold_out_by: Annotated[
         str, Option(help="Thresholds for pairs are chosen on whole pairs, or on single maps of pairs: pairs, maps.")
     ] = "pairs",
     fill: Annotated[str, Option(help="The colour of hidden pixels (Table 1): black, mean.")] = "black",
+    masked: Annotated[
+        str, Option(help="Hide pixels in one image of a pair at a time, or in both (Table 1): one, both.")
+    ] = "one",
     confidence: options.Confidence = "logit",
+    lattice: options.LatticeReading = "read",
     batch: Annotated[int, Option(help="Number of images per forward pass.", min=1)] = 16,
     chunk: Annotated[
         int, Option(help="Number of items per result file. A stopped run repeats at most this many.", min=1)
@@ -117,8 +118,9 @@ def reproduce(
     check_confidence(confidence)
     layout, where = paper_table(table), Engine(engine, workers, address)
     protocol = Protocol(
-        methods=parse_list(methods), n=protocols.numbers(n), pairs=pairs_, seed=seed, fill=fill, hold_out_by=hold_out_by
-    )
+        methods=parse_list(methods), n=protocols.numbers(n), fill=fill, masked=masked, pairs=pairs_, seed=seed,
+        pairs_per_class=pairs_per_class, hold_out_by=hold_out_by, lattice=lattice,
+    )  # fmt: skip
     roots = {"ilsvrc": ilsvrc, "coco": coco, "voc": voc, "chestxray": chestxray}
     sources = _sources(layout, roots, model or [], weights or [], device)
     plan = plan_table(layout, sources, protocol, limit=limit)

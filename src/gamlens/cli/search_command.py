@@ -46,6 +46,7 @@ def search(
         ),
     ] = 1,
     fuse: options.FusionName = "mean",
+    lattice: options.LatticeReading = "read",
     save_gallery: Annotated[
         Path | None,
         Option(help="Save what was computed from the searched images to this .npz file, for --in of later searches."),
@@ -59,7 +60,7 @@ def search(
     device: options.DeviceName = AUTO,
 ) -> None:
     """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match."""
-    how = work.SearchOptions(score, method, n, fuse, top, with_self)
+    how = work.SearchOptions(score, method, n, fuse, top, with_self, lattice)
     if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
         raise GamlensError(
             f"--save-gallery {save_gallery}: name a .npz file, and images or a folder to search with --in (a saved "

@@ -14,10 +14,10 @@ from gamlens.cli.common import command, make_lens, note, out_console, say, say_t
 from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
-from gamlens.evaluation.contests import CONTEST_NOTE
+from gamlens.evaluation.contests import contest_note
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
-from gamlens.evaluation.table_notes import counts_note, general_notes, table_notes
+from gamlens.evaluation.table_notes import counts_note, general_notes, sharing_notes, table_notes
 from gamlens.models.devices import AUTO
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
@@ -33,6 +33,14 @@ def table(
     runs: options.RunFolders,
     confidence: options.Confidence = "logit",
     first: Annotated[str, Option(help="This method is compared with each of the others, item by item.")] = "gam",
+    linked: Annotated[
+        bool,
+        Option(
+            "--linked-pairs",
+            help="For runs of pairs: intervals and tests take pairs that share an image for one. By default each pair "
+            "counts as independent of the others.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Also write the tables into this folder, as .md, .csv and .tex files.")
     ] = None,
@@ -45,8 +53,10 @@ def table(
     tables.check_confidence(confidence)
     title = f"{METHODS[first].title} against the others, item by item"
     read = [results.read(run, only=tables.needed()) for run in runs]
-    found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
-    pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
+    found = [cell for run in read for cell in tables.cells(run, confidence=confidence, linked=linked)]
+    pairs = [
+        contest for run in read for contest in tables.contests(run, first=first, confidence=confidence, linked=linked)
+    ]
     if found and not any(cell.method == first for cell in found):
         have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
         raise GamlensError(f"No run measured the method {first!r}: give --first one of {have}.")
@@ -58,12 +68,14 @@ def table(
         header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
         short = [(line[3], line[4], *line[6:]) for line in lines]
         _print(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
+    if pairs:
+        say(contest_note(read, linked=linked))
     say(f"{sum(len(run.errors) for run in read)} items with errors are left out.")
     if out is not None:
         notes = [*table_notes(found), *filter(None, (left_out_note(run.about) for run in read))]
         made = {
             "table": (tables.rows_of(found), list(dict.fromkeys(notes))),
-            "paired": (tables.contest_rows(pairs), [CONTEST_NOTE]),
+            "paired": (tables.contest_rows(pairs), [contest_note(read, linked=linked)]),
         }
         texts = {}
         for name, (rows, about) in made.items():
@@ -148,6 +160,14 @@ def figure(
         list[str] | None, Option(help="Take this item of the data set, by name; repeat the option for several.")
     ] = None,
     count: Annotated[int, Option(help="How many items of the data set to take, if none is named.", min=1)] = 4,
+    pairs_per_class: Annotated[
+        int | None,
+        Option(
+            help="For figures of pairs: take pairs that are drawn, this many of each class. By default pairs are "
+            "neighbours by file name.",
+            min=1,
+        ),
+    ] = None,
     masks: Annotated[
         Path | None,
         Option(help="A folder of true masks: for an image NAME.jpg the file NAME.png, bright on the object."),
@@ -179,7 +199,9 @@ def figure(
     lens = make_lens(model, weights, blocks, device)
     if data and root:
         dataset = load(data, root, split=split)
-        examples = figures.from_dataset(dataset, lens, takes=takes, count=count, items=item or ())
+        examples = figures.from_dataset(
+            dataset, lens, takes=takes, count=count, items=item or (), pairs_per_class=pairs_per_class
+        )
     else:
         examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
     place = out or Path(f"{name}.png")
@@ -279,7 +301,7 @@ def show_cells(found: list[tables.Cell]) -> None:
         errors = sum({cell.run: cell.errors for cell in mine}.values())
         _print(f"{name}: {items} items, {errors} errors", *tables.tall(mine))
         say(counts_note(mine))
-    for said in general_notes(found):
+    for said in (*general_notes(found), *sharing_notes(found)):
         say(said)
 
 

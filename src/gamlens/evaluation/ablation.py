@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 
 from gamlens import render
+from gamlens.data import PAIRS_PER_CLASS
 from gamlens.engine import ResultRow
 from gamlens.errors import GamlensError
 from gamlens.evaluation.measure import MapKey
@@ -35,6 +36,10 @@ class Plan:
         weights: One weight per block of the model, for the fusion "weights"; see `Protocol.block_weights`.
         fill: The colour of hidden pixels in image x map, "black" or "mean".
         confidence: The class score that ADP and PIC are computed from, "logit" or "probability".
+        task: What is explained: "classification", or the name of a pair score.
+        subset: "all" items, or only those with small objects, the "25" or "10" % smallest.
+        pairs, seed, pairs_per_class: Which pairs are compared, as in `Protocol`.
+        lattice: How blocks are read of which the network uses some rows and columns only, "read" or "keep".
     """
 
     methods: tuple[str, ...] = names("block")
@@ -43,6 +48,12 @@ class Plan:
     weights: tuple[float, ...] = ()
     fill: str = "black"
     confidence: str = "logit"
+    task: str = "classification"
+    subset: str = "all"
+    pairs: str = "drawn"
+    seed: int = 0
+    pairs_per_class: int = PAIRS_PER_CLASS
+    lattice: str = "read"
 
     def __post_init__(self) -> None:
         if not self.fusions:
@@ -60,7 +71,11 @@ class Plan:
         return self._protocol(self.n or tuple(range(1, most + 1)))
 
     def _protocol(self, n: tuple[int, ...]) -> Protocol:
-        return Protocol(methods=self.methods, n=n, fill=self.fill, fusions=self.fusions, block_weights=self.weights)
+        return Protocol(
+            task=self.task, methods=self.methods, n=n, subset=self.subset, fill=self.fill, pairs=self.pairs,
+            seed=self.seed, pairs_per_class=self.pairs_per_class, lattice=self.lattice, fusions=self.fusions,
+            block_weights=self.weights,
+        )  # fmt: skip
 
 
 def table(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> AblationCells:

@@ -4,15 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gamlens.evaluation.results import Run
-from gamlens.evaluation.run_scores import Setting, check_real, scores
+from gamlens.evaluation.run_scores import RESAMPLED, Setting, check_real, resampled, scores
 from gamlens.methods import METHODS
 from gamlens.metrics import Difference
 
 CONTEST_NOTE = (
     "The difference is the mean of the method minus the other on the same maps, in points, with its paired 95 % "
-    "interval. Intervals, won, lost, tied and p (two-sided sign test) are by whole images (all labels of an image "
-    "together) or whole pairs (both maps of a pair together)."
+    "interval. Intervals, won, lost, tied and p (two-sided sign test) are by {}."
 )
+
+
+def contest_note(runs: Sequence[Run], *, linked: bool = False) -> str:
+    """What the columns of `contest_rows` are."""
+    units = dict.fromkeys(RESAMPLED[resampled(run.about, linked=linked)] for run in runs)
+    return CONTEST_NOTE.format(" or ".join(units))
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,14 @@ class Contest:
     difference: Difference
 
 
-def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
-    """Compare `first` item by item with every other method at the same n, and with every control (whose n is 0)."""
+def contests(run: Run, *, first: str = "gam", confidence: str = "logit", linked: bool = False) -> list[Contest]:
+    """Compare `first` item by item with every other method at the same n, and with every control (whose n is 0).
+
+    With `linked`, groups of pairs that share images count in place of pairs; see `run_scores.clusters`.
+    """
     check_real(run)
     measured = {
-        key: {score.metric.title: score for score in scores(run, columns, confidence=confidence)}
+        key: {score.metric.title: score for score in scores(run, columns, confidence=confidence, linked=linked)}
         for key, columns in run.groups.items()
     }
     found = []
@@ -51,7 +59,7 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
     for contest in found:
         d = contest.difference
         names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
-        shown = f"{d.mean:+.2f} [{d.low:+.1f}, {d.high:+.1f}]"
+        shown = f"{d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]"
         counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
         lines.append((*contest.setting.columns(), contest.metric, str(contest.n), *names, shown, *counts))
     return header, lines

@@ -16,7 +16,10 @@ from gamlens.evaluation.tables import Cell
 from gamlens.metrics import METRICS, Better, Difference
 
 MethodAndN = tuple[str, int]
-SIDES = {"": 0, "x": 0, "both": 0, "y": 1}  # the column `side` of a row: which image of the item the row is about
+SHARED_CHOICES = (  # the fields of the protocol that a table names
+    "input", "fill", "masked", "box", "pairs", "pairs_per_class", "seed", "hold_out", "hold_out_by", "lattice",
+)  # fmt: skip
+SIDE_PLACES = {"": 0, "x": 0, "both": 0, "y": 1}  # the column `side` of a row: which image of the item the row is about
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,7 @@ class FilledTable:
         lines: The lines of the paper.
         appendix: The measured lines again, with all metrics of their kind of evaluation.
         missing: What could not be measured.
+        protocol: The choices that all lines share, as text.
     """
 
     table: PaperTable
@@ -73,6 +77,7 @@ class FilledTable:
     lines: tuple[FilledLine, ...]
     appendix: tuple[FilledLine, ...]
     missing: tuple[MissingLines, ...]
+    protocol: str = ""
 
     @property
     def has_gain(self) -> bool:
@@ -113,7 +118,9 @@ def fill_table(plan: TablePlan, measured: Mapping[RunKey, Run], *, confidence: s
         empty = FilledLine(line, _better(line), paper=_papers(line, protocol.methods, protocol.n))
         lines.append(found.get((key, line.subset), {}).get(line.metric, empty))
     appendix = tuple(line for part in found.values() for line in part.values())
-    return FilledTable(plan.table, protocol.methods, protocol.n, tuple(lines), appendix, plan.missing)
+    chosen = {name: getattr(protocol, name) for name in SHARED_CHOICES} | {"confidence": confidence}
+    text = ", ".join(f"{name}={value}" for name, value in chosen.items())
+    return FilledTable(plan.table, protocol.methods, protocol.n, tuple(lines), appendix, plan.missing, text)
 
 
 def _measured_lines(line: PaperLine, run: PaperRun, whole: Run, confidence: str) -> dict[str, FilledLine]:
@@ -161,7 +168,7 @@ def cut(run: Run, items: Sequence[Unit], subset: str) -> Run:
         found = [
             (where[readable(unit.name), unit.label, side], unit.held_out[place])
             for unit in items
-            for side, place in SIDES.items()
+            for side, place in SIDE_PLACES.items()
             if (readable(unit.name), unit.label, side) in where
         ]
         places = [place for place, _ in found]

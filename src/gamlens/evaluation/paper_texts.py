@@ -21,7 +21,7 @@ APPENDIX_NOTE = (
     "that are counted and, after a plus, those that are left out, such as the hold-out. Controls are maps without a "
     "model."
 )
-MARK = "†"  # beside a number of the paper that was measured with another method
+BORROWED_MARK = "†"  # beside a number of the paper that was measured with another method
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def pairs_of(filled: FilledTable, line: FilledLine) -> list[NumberPair]:
     for method in filled.methods:
         for n in filled.n:
             cell, known = line.cells.get((method, n)), line.paper.get((method, n))
-            mark = MARK if filled.is_borrowed(known, method) else ""
+            mark = BORROWED_MARK if filled.is_borrowed(known, method) else ""
             ours = number_text(cell.value.mean, digits) if cell else NOTHING
             found.append(NumberPair(ours, (method, n) in best, paper_text(known, digits) + mark))
         if filled.has_gain:
@@ -126,8 +126,10 @@ def notes(filled: FilledTable) -> list[str]:
             "Impr. is 100 (v2 - v1) / v1 with the sign turned so that plus is better. The one in brackets is computed "
             "in the same way from the paper's numbers, since the paper's own column does not always agree with them."
         )
+    if filled.protocol:
+        found.append(f"Protocol: {filled.protocol}.")
     if filled.borrowed:
-        found.append(f"{MARK} The paper ran the literal form of this method, with exp(s) in float32.")
+        found.append(f"{BORROWED_MARK} The paper ran the literal form of this method, with exp(s) in float32.")
     failed = {(line.line.network, line.line.section): line.errors for line in filled.lines if line.line.subset == "all"}
     errors = sum(failed.values())
     if errors:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,18 @@ from torch import Tensor
 from gamlens import metrics
 from gamlens.errors import GamlensError
 from gamlens.evaluation.metric_columns import metrics_of, needs_positive, table_columns
-from gamlens.evaluation.protocol import variant
+from gamlens.evaluation.protocol import PAIR_MARK, variant
 from gamlens.evaluation.results import Columns, Run
 from gamlens.metrics import Difference, Interval, Metric, MetricValues, StoredColumns
 
 CONFIDENCE_KINDS = ("logit", "probability")
 CLUSTER_COLUMNS = ("item", "image")  # the columns of a run that `clusters` reads
+WHOLE_IMAGES, WHOLE_PAIRS, LINKED_PAIRS = "images", "pairs", "groups of pairs"
+RESAMPLED = {  # what intervals resample: {name of the clusters: what they are}
+    WHOLE_IMAGES: "whole images (all labels of an image together)",
+    WHOLE_PAIRS: "whole pairs (both maps of a pair together)",
+    LINKED_PAIRS: "groups of pairs that share images, directly or through other pairs",
+}
 
 
 @dataclass(frozen=True)
@@ -103,24 +110,61 @@ def of_pairs(about: Mapping[str, Any]) -> bool:
     return bool(about["protocol"]["task"] != "classification")
 
 
-def clusters(about: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
+def resampled(about: Mapping[str, Any], *, linked: bool = False) -> str:
+    """The name in RESAMPLED of what the intervals of a run resample; `linked` as in `clusters`."""
+    if not of_pairs(about):
+        return WHOLE_IMAGES
+    return LINKED_PAIRS if linked else WHOLE_PAIRS
+
+
+def clusters(about: Mapping[str, Any], columns: Columns, *, linked: bool = False) -> tuple[str, ...]:
     """The cluster of each row: rows of one cluster are not independent, and intervals resample them together.
 
-    Both maps of a pair are one cluster, and all labels of an image are one.
+    Both maps of a pair are one cluster, and all labels of an image are one. With `linked`, pairs that share an image,
+    directly or through other pairs, are one cluster too.
     """
+    if of_pairs(about) and linked:
+        return linked_pairs([str(item) for item in columns["item"]])
     items: list[str] = columns["item"]
     names: list[str | None] = columns.get("image", items) if not of_pairs(about) else [*items]
     return tuple(str(item if name is None else name) for name, item in zip(names, items, strict=True))
 
 
-def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Score]:
-    """Every metric of the run's kind, item by item, in percent.
+def linked_pairs(items: Sequence[str]) -> tuple[str, ...]:
+    """The group of each pair `x~y`, named after its first image: pairs that share an image are in one group.
+
+    >>> linked_pairs(["a~b", "c~d", "b~e"])
+    ('a', 'c', 'a')
+    """
+    above: dict[str, str] = {}  # from an image to an image of its group with a smaller name, if there is one
+
+    def first(image: str) -> str:
+        while (other := above.setdefault(image, image)) != image:
+            above[image] = above[other]
+            image = other
+        return image
+
+    for item in dict.fromkeys(items):
+        least, *others = sorted({first(image) for image in item.split(PAIR_MARK)})
+        above |= dict.fromkeys(others, least)
+    return tuple(first(item.split(PAIR_MARK)[0]) for item in items)
+
+
+def sharing_pairs(items: Sequence[str]) -> int:
+    """How many of the different pairs share an image with another one."""
+    pairs = [item.split(PAIR_MARK) for item in dict.fromkeys(items)]
+    times = Counter(image for names in pairs for image in {*names})
+    return sum(any(times[image] > 1 for image in names) for names in pairs)
+
+
+def scores(run: Run, columns: Columns, *, confidence: str = "logit", linked: bool = False) -> list[Score]:
+    """Every metric of the run's kind, item by item, in percent; `linked` as in `clusters`.
 
     A metric of which the run has no column is left out: it was not asked for, or came after the run was made. So is one
     that has no meaning for the run's score (`left_out_note`).
     """
     senseless, found = needs_positive(run.about), []
-    groups = clusters(run.about, columns)
+    groups = clusters(run.about, columns, linked=linked)
     for metric in metrics_of(run.about["protocol"]["kind"]).values():
         own = {name: torch.from_numpy(columns[name]) for name in metric.columns if name in columns}
         if own and metric.title not in senseless:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gamlens.evaluation.run_scores import RESAMPLED, WHOLE_PAIRS
 from gamlens.evaluation.tables import Cell
 
 GAIN_NOTE = (
@@ -13,7 +14,7 @@ GAIN_NOTE = (
 
 def table_notes(found: Sequence[Cell]) -> list[str]:
     """The notes of a table of these numbers, as sentences."""
-    return [*general_notes(found), *([counts_note(found)] if found else [])]
+    return [*general_notes(found), *([counts_note(found)] if found else []), *sharing_notes(found)]
 
 
 def general_notes(found: Sequence[Cell]) -> list[str]:
@@ -24,12 +25,21 @@ def general_notes(found: Sequence[Cell]) -> list[str]:
 
 def interval_note(found: Sequence[Cell]) -> str:
     """What the intervals of these numbers resample."""
-    kinds = {cell.pairs for cell in found}
-    whole = [
-        *(["whole images (all labels of an image together)"] if False in kinds else []),
-        *(["whole pairs (both maps of a pair together)"] if True in kinds else []),
-    ]
+    units = {cell.unit for cell in found}
+    whole = [words for name, words in RESAMPLED.items() if name in units]
     return f"In %; in brackets 95 % bootstrap intervals, which resample {' or, for pairs, '.join(whole)}."
+
+
+def sharing_notes(found: Sequence[Cell]) -> list[str]:
+    """A note if pairs share images and are yet resampled one by one; empty if none do."""
+    many = {cell.setting: cell.sharing for cell in found if cell.sharing and cell.unit == WHOLE_PAIRS}
+    if not many:
+        return []
+    named = "; ".join(f"{sharing} pairs of {', '.join(setting.columns())}" for setting, sharing in many.items())
+    return [
+        f"Some pairs share an image with another pair ({named}), yet the intervals take pairs for independent and may "
+        "be too narrow: `gamlens table --linked-pairs` resamples such pairs together."
+    ]
 
 
 def counts_note(found: Sequence[Cell]) -> str:
@@ -43,14 +53,17 @@ def counts_note(found: Sequence[Cell]) -> str:
             own = [cell for cell in found if (cell.setting, cell.metric) == (setting, metric)]
             titles.setdefault(" or ".join(dict.fromkeys(map(_counted, own))), []).append(metric)
         where = f"{', '.join(setting.columns())}: " if len(settings) > 1 else ""
-        said.append(where + "; ".join(f"{', '.join(names)} count {words}" for words, names in titles.items()))
+        said.append(
+            where
+            + "; ".join(f"{', '.join(names)} count{'s' * (len(names) == 1)} {words}" for words, names in titles.items())
+        )
     differ = "Rows of this table count different items. " if len(counts) > 1 else ""
     return f"{differ}{'. '.join(said)}."
 
 
 def _counted(cell: Cell) -> str:
     """The items of a number in words, such as `1350 maps of 675 pairs (150 chose the thresholds and are left out)`."""
-    unit = "pairs" if cell.pairs else "images"
+    unit = cell.unit
     many = (
         f"{cell.value.n} {unit}" if cell.value.n == cell.clusters else f"{cell.value.n} maps of {cell.clusters} {unit}"
     )

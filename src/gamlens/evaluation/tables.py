@@ -14,12 +14,12 @@ from gamlens.evaluation.contests import contests as contests
 from gamlens.evaluation.paper_numbers import PaperNumber, paper_of
 from gamlens.evaluation.protocol import usual_truth
 from gamlens.evaluation.results import Run
+from gamlens.evaluation.run_scores import WHOLE_IMAGES, of_pairs, resampled, sharing_pairs
 from gamlens.evaluation.run_scores import Score as Score
 from gamlens.evaluation.run_scores import Setting as Setting
 from gamlens.evaluation.run_scores import check_confidence as check_confidence
 from gamlens.evaluation.run_scores import check_real as check_real
 from gamlens.evaluation.run_scores import needed as needed
-from gamlens.evaluation.run_scores import of_pairs
 from gamlens.evaluation.run_scores import scores as scores
 from gamlens.methods import METHODS
 from gamlens.metrics import Better, Difference, Interval
@@ -44,8 +44,10 @@ class Cell:
         run: The description of the run as JSON, which tells runs apart.
         better: Whether higher ("up") or lower ("down") is better.
         why: Why items are left out; see `MetricValues`.
-        clusters: How many images (of a run of pairs: pairs) the counted items belong to. Intervals resample these.
-        pairs: Whether the items are maps of pairs.
+        clusters: How many images, pairs or groups of pairs (`unit`) the counted items belong to. Intervals resample
+            these.
+        unit: What intervals resample, a name of RESAMPLED.
+        sharing: How many pairs of the run share an image with another pair.
         base: The smallest n of the same method in the run.
         gain: The paired difference to the number at n = `base`, with its sign turned so that plus is better.
     """
@@ -64,19 +66,26 @@ class Cell:
     better: Better = "up"
     why: str = ""
     clusters: int = 0
-    pairs: bool = False
+    unit: str = WHOLE_IMAGES
+    sharing: int = 0
     base: int = 0
     gain: Difference | None = None
     paper_shown: str = ""
 
 
-def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
-    """The numbers of a run. A run with random weights is an error: it must not enter a table of results."""
+def cells(run: Run, *, confidence: str = "logit", linked: bool = False) -> list[Cell]:
+    """The numbers of a run. A run with random weights is an error: it must not enter a table of results.
+
+    With `linked`, intervals of pairs resample groups of pairs that share images; see `run_scores.clusters`.
+    """
     check_real(run)
     setting, of_run = Setting.of(run.about), json.dumps(run.about, sort_keys=True)
-    cell = partial(Cell, setting, errors=len(run.errors), run=of_run, pairs=of_pairs(run.about))
+    items = [item for columns in list(run.groups.values())[:1] for item in columns["item"]]
+    sharing = sharing_pairs(items) if of_pairs(run.about) else 0
+    unit = resampled(run.about, linked=linked)
+    cell = partial(Cell, setting, errors=len(run.errors), run=of_run, unit=unit, sharing=sharing)
     measured = {
-        key: {score.metric.title: score for score in scores(run, columns, confidence=confidence)}
+        key: {score.metric.title: score for score in scores(run, columns, confidence=confidence, linked=linked)}
         for key, columns in run.groups.items()
     }
     found = []
@@ -115,7 +124,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
     header = ["task", "data", "model", "metric", "items", "errors"]
     for method in methods:
         title = METHODS[method].title
-        header += [f"{title} n={n}" for n in ns] + gain_heads(ns) + ["paper"]
+        header += [f"{title} n={n}" for n in ns] + gain_heads(ns, f"{title} ") + ["paper"]
     lines = []
     for mine in _lines(found):
         one = next(iter(mine.values()))
@@ -142,9 +151,9 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
     return header, lines
 
 
-def gain_heads(ns: Sequence[int]) -> list[str]:
+def gain_heads(ns: Sequence[int], method: str = "") -> list[str]:
     """The heads of the columns that compare the numbers of blocks, given in rising order."""
-    return [*(["Impr."] if {1, 2} <= set(ns) else []), *(f"n={n} vs n={ns[0]}" for n in ns[1:])]
+    return [*(["Impr."] if {1, 2} <= set(ns) else []), *(f"{method}n={n} vs n={ns[0]}" for n in ns[1:])]
 
 
 def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
@@ -193,4 +202,4 @@ def shown_gain(cell: Cell | None, *, over: int | None = None) -> str:
     """
     if cell is None or cell.gain is None or over not in (None, cell.base):
         return ""
-    return f"{cell.gain.mean:+.2f} [{cell.gain.low:+.1f}, {cell.gain.high:+.1f}]"
+    return f"{cell.gain.mean:+.2f} [{cell.gain.low:+.2f}, {cell.gain.high:+.2f}]"

@@ -68,10 +68,7 @@ def bootstrap(
         found = f"shape {tuple(values.shape)}, samples {samples}, level {level}"
         raise GamlensError(f"bootstrap takes values (N,), samples >= 1 and a level between 0 and 1, found {found}.")
     used = values[~values.isnan()].detach().cpu().double()
-    if clusters is None:
-        sums, counts = used, None
-    else:
-        sums, counts = cluster_sums(values, clusters)
+    sums, counts = (used, None) if clusters is None else cluster_sums(values, clusters)
     if len(used) == 0:
         return Interval(math.nan, math.nan, math.nan, 0)
     make = torch.Generator().manual_seed(seed)
@@ -115,7 +112,9 @@ def _places(clusters: Clusters, n: int) -> Tensor:
 
 def _mean_of(draw: Tensor, sums: Tensor, counts: Tensor | None) -> Tensor:
     """The mean of each resample, (S,), from drawn places (S,C): of items if counts is None, else of whole clusters."""
-    return sums[draw].mean(dim=1) if counts is None else sums[draw].sum(dim=1) / counts[draw].sum(dim=1)
+    if counts is None or len(counts) == counts.sum():  # every cluster has one item
+        return sums[draw].mean(dim=1)
+    return sums[draw].sum(dim=1) / counts[draw].sum(dim=1)
 
 
 def paired(

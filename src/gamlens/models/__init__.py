@@ -5,7 +5,7 @@ network, and `hooked.py` runs it.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from gamlens.capture.guard import unwrap
 from gamlens.errors import GamlensError, Registry
 from gamlens.models import checkpoint
+from gamlens.models.class_order import NamedTensors
 from gamlens.models.discovery.discover import NetworkLayout, Stage
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Builder, FamilyBuilder, Network, Output, TextEncoder, family, input_channels, pick
@@ -42,22 +43,31 @@ MODELS: Registry[Builder] = Registry(
 PREFIXED: dict[str, FamilyBuilder] = {hf_zoo.HF_PREFIX: hf_zoo.build, timm_zoo.TIMM_PREFIX: timm_zoo.build}
 
 
-def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
+def load(model: nn.Module | str, *, weights: WeightSource = None, own_labels: bool = True) -> Network:
     """Make a Network from a name or from a user's module.
 
     Args:
         model: A name, as `find` takes it, or a module.
         weights: A file or a state dict; "random" for an untrained network; torchvision's name of its weights, such
             as "IMAGENET1K_V1"; None for the network's own weights.
+        own_labels: Whether class names in the file of weights (`idx_to_class`, `class_to_idx`, `classes`) become the
+            labels of the network.
     """
     if not isinstance(model, nn.Module | str):
         raise GamlensError(f"A model is an nn.Module or a name such as 'resnet50'; found {type(model).__name__}.")
-    loaded = None if weights is None else checkpoint.find(weights)
+    loaded = None if weights is None else checkpoint.find(weights, class_names=own_labels)
     source = "state dict" if isinstance(weights, Mapping) else str(weights)
     network = find(model)(weights=loaded) if isinstance(model, str) else _adopt(model, loaded, source)
     _check_names(network)
+    if isinstance(loaded, NamedTensors) and loaded.class_names:
+        network = replace(network, labels=loaded.class_names, aliases=_known(network.aliases, loaded.class_names))
     own = weights is None or isinstance(loaded, checkpoint.NamedWeights)
     return network if own else replace(network, weights=source)
+
+
+def _known(aliases: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
+    """The aliases of classes that `labels` has."""
+    return {other: label for other, label in aliases.items() if label in labels}
 
 
 def _check_names(network: Network) -> None:

@@ -42,7 +42,7 @@ FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that
 
 @dataclass(frozen=True)
 class ClassifyOptions:
-    """What is explained and how: the classes (None for the top one), the method, n, fusion, score and temperature."""
+    """What is explained and how: the classes (None for the top one), and the options of `Lens.classify`."""
 
     target: list[str | int] | None = None
     method: str = "gam"
@@ -50,6 +50,7 @@ class ClassifyOptions:
     fuse: Fusion = "mean"
     score: str = "logit"
     temperature: float = 1.0
+    lattice: str = "read"
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class FileExplainer:
             ready, target, n=options.n, method=options.method, score=options.score, temperature=options.temperature,
             keep_graph=False,
         )  # fmt: skip
-        return trace, trace.explain(options.method, options.n, options.fuse)
+        return trace, trace.explain(options.method, options.n, options.fuse, lattice=options.lattice)
 
 
 def classify_files(

@@ -105,8 +105,8 @@ def _together(runs: Sequence[tuple[str, Run]], options: ReportOptions) -> Sectio
     if not found:
         return Section("All runs", (Text("None of the runs has a result: see their errors below."),))
     header, lines = tables.rows_of(found)
-    notes = Text(" ".join(table_notes(found)))
-    return Section("All runs", (Table(header, tuple(lines)), notes), "The paper's layout; 95 % intervals in brackets.")
+    notes = map(Text, table_notes(found))
+    return Section("All runs", (Table(header, tuple(lines)), *notes), "The paper's layout; 95 % intervals in brackets.")
 
 
 def _said(run: Run) -> str:

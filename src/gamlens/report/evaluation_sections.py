@@ -43,7 +43,7 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         values += [tables.shown_gain(mine.get(name)) for name in gained]
         lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))
     said = [*table_notes(found), left_out_note(run.about), "Click a column head to sort."]
-    return [Table(tuple(header), tuple(lines)), Text(" ".join(filter(None, said)))]
+    return [Table(tuple(header), tuple(lines)), *map(Text, filter(None, said))]
 
 
 def thresholds(found: Sequence[Column]) -> list[Block]:
