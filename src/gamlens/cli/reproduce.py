@@ -1,7 +1,7 @@
 """The command `reproduce`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich import box
 from typer import Option
@@ -34,6 +34,9 @@ from gamlens.evaluation.tables import check_confidence
 from gamlens.models.devices import AUTO
 
 REPRODUCED_METHODS = ",".join(default_methods())
+STYLE: dict[str, Any] = {
+    "title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD, "pad_edge": False,
+}  # fmt: skip
 LEFT_OUT = "none"  # in place of a model: its lines are left out
 NETWORKS_HELP = "; ".join(
     f"{network.name} ({network.model}, on --{network.data})" for network in paper_networks().values()
@@ -185,7 +188,7 @@ def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, workers: i
             lines.append((run.name, run.lens.name, *counts, _clock(took)))
     header = ("run", "model", "items (per line)", "left", "forwards", "about")
     title = f"Table {plan.table.number}: what would be measured into {out / RUNS_FOLDER}"
-    say_table(header, lines, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    say_table(header, lines, title=title, **STYLE)
     say(
         f"About {_clock(total)} in all, as estimated from a few items of each run on this machine. Large batches on a "
         "GPU take less."
@@ -203,8 +206,6 @@ def _show_table(filled: FilledTable) -> None:
     ns = " / ".join(f"n={n}" for n in filled.n)
     say(f"Table {filled.table.number}: {filled.table.title}, {ns} (the paper's in brackets)")
     for title, (header, lines) in printed_sections(filled).items():
-        say_table(
-            header, lines, title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-        )
+        say_table(header, lines, title=title, padding=(0, 1, 0, 0), **STYLE)
     for missing in filled.missing:
         note(f"not measured: {missing.what}. {missing.why}")

@@ -24,7 +24,13 @@ PAPER = r"\providecommand{\paper}[1]{{\scriptsize\color{black!70}#1}}  % the pap
 
 def escape(text: str) -> str:
     """A text with the characters that LaTeX reads in a special sense written so that they are printed."""
-    text = text.replace("\\", "/").translate(ESCAPED).replace("~", r"\textasciitilde{}").replace("^", r"\^{}")
+    text = (
+        text.replace("\\", "/")
+        .translate(ESCAPED)
+        .replace("--", "-{}-")
+        .replace("~", r"\textasciitilde{}")
+        .replace("^", r"\^{}")
+    )
     for symbol, code in SYMBOLS.items():
         text = text.replace(symbol, code)
     return text
@@ -60,10 +66,13 @@ def _tabular(filled: FilledTable) -> list[str]:
 
 
 def _rows(filled: FilledTable, line: FilledLine) -> list[str]:
-    """Two rows per line: our numbers, and below them, smaller, the paper's."""
+    """Our numbers, and below them, smaller, the paper's; these alone if the line was not measured."""
     pairs = [second_column(filled, line), *pairs_of(filled, line)]
     ours = [f"\\textbf{{{number(pair.ours)}}}" if pair.best else number(pair.ours) for pair in pairs]
     paper = [f"\\paper{{({number(pair.paper)})}}" if pair.paper else "" for pair in pairs]
+    if not line.model:
+        alone = [escape(line.line.data), paper[0] or ours[0], *paper[1:]]
+        return [" & ".join(alone) + r" \\[1pt]"]
     first = " & ".join([escape(line.line.data), *ours]) + r" \\"
     return [first] + ([" & ".join(["", *paper]) + r" \\[1pt]"] if any(paper) else [])
 

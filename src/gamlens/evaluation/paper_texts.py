@@ -61,7 +61,7 @@ def pairs_of(filled: FilledTable, line: FilledLine) -> list[NumberPair]:
 
 
 def printed_sections(filled: FilledTable) -> dict[str, TextTable]:
-    """The sections of the table for a terminal: one column per method, with our numbers and, below, the paper's."""
+    """The measured lines by section, for a terminal: our numbers at each n per method, the paper's below them."""
     ns, each = len(filled.n), len(heads(filled))
     header = ("data", filled.table.column, *(METHODS[method].title for method in filled.methods))
     found: dict[str, TextTable] = {}
@@ -69,9 +69,10 @@ def printed_sections(filled: FilledTable) -> dict[str, TextTable]:
         pairs = pairs_of(filled, line)
         parts = [pairs[start : start + ns] for start in range(0, len(pairs), each)]
         cells = [("/".join(p.ours for p in part), "/".join(p.paper for p in part if p.paper)) for part in parts]
-        own = second_column(filled, line)
-        shown = [f"{ours}\n({paper})" if paper else ours for ours, paper in [(own.ours, own.paper), *cells]]
-        found.setdefault(line.line.section.title, (header, []))[1].append((line.line.data, *shown))
+        shown = [f"{ours}\n({paper})" if paper else ours for ours, paper in cells]
+        if line.model:
+            row = (line.line.data, second_column(filled, line).ours, *shown)
+            found.setdefault(line.line.section.title, (header, []))[1].append(row)
     return found
 
 
