@@ -113,6 +113,7 @@ def test_names_are_written_so_that_latex_prints_them() -> None:
     assert paper_latex.escape("a_b & 5 % #1 $2 < ↑ x^2 ~ \\") == (
         r"a\_b \& 5 \% \#1 \$2 $<$ $\uparrow$ x\^{}2 \textasciitilde{} /"
     )
+    assert paper_latex.escape("--coco {FOLDER}") == r"-{}-coco \{FOLDER\}"
     assert paper_latex.number("-3.0 %") == r"$-$3.0\%"
     assert paper_latex.number("–") == "--"
 

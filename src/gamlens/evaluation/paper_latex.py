@@ -16,7 +16,11 @@ from gamlens.evaluation.paper_texts import (
 from gamlens.evaluation.table_files import ESCAPED
 from gamlens.methods import METHODS
 
-SYMBOLS = {"<": "$<$", ">": "$>$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "–": "--"}
+PRINTED = {  # how LaTeX prints characters that it reads in a special sense or does not know
+    **ESCAPED,
+    **str.maketrans({"\\": "/", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\^{}"}),
+    **str.maketrans({"<": "$<$", ">": "$>$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "–": "--"}),
+}
 PACKAGES = r"\usepackage{booktabs,adjustbox,xcolor}"
 ROWS_PER_PAGE = 26  # of the appendix
 PAPER = r"\providecommand{\paper}[1]{{\scriptsize\color{black!70}#1}}  % the paper's number; an interval"
@@ -24,16 +28,7 @@ PAPER = r"\providecommand{\paper}[1]{{\scriptsize\color{black!70}#1}}  % the pap
 
 def escape(text: str) -> str:
     """A text with the characters that LaTeX reads in a special sense written so that they are printed."""
-    text = (
-        text.replace("\\", "/")
-        .translate(ESCAPED)
-        .replace("--", "-{}-")
-        .replace("~", r"\textasciitilde{}")
-        .replace("^", r"\^{}")
-    )
-    for symbol, code in SYMBOLS.items():
-        text = text.replace(symbol, code)
-    return text
+    return "-{}-".join(part.translate(PRINTED) for part in text.split("--"))
 
 
 def number(text: str) -> str:
