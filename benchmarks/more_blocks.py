@@ -25,6 +25,7 @@ from gamlens.evaluation import results, run_scores, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.lattice import READINGS
+from gamlens.metrics import Interval
 
 METHODS = ("gam", "grad_cam_pp", "grad_cam_pp_literal", "grad_cam")
 N = (1, 2, 3)
@@ -60,7 +61,8 @@ def measure(options: Any) -> None:
                 run = results.collect(results.describe(lens, dataset, protocol, len(items)), rows)
                 save(run, options.measure / f"{name}-{protocol.kind}-{protocol.task}-{protocol.subset}-{lattice}.npz")
                 seconds = time.perf_counter() - start
-                print(name, lattice, protocol.kind, protocol.task, protocol.subset, f"{len(items)} items, {seconds:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+                what = f"{name} {lattice}: {protocol.kind}, {protocol.task}, {protocol.subset}"
+                print(f"{what}: {len(items)} items, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def save(run: results.Run, path: Path) -> None:
@@ -96,18 +98,21 @@ def show(options: Any) -> str:
         lines += ["| method | n | " + " | ".join(titles) + " |", "| --- " * (len(titles) + 2) + "|"]
         for key in dict.fromkeys((cell.method, cell.n) for cell in cells):
             own = {cell.metric: cell for cell in cells if (cell.method, cell.n) == key}
-            words = [f"{own[t].value.mean:.2f} ({own[t].value.low:.1f} to {own[t].value.high:.1f})" if t in own else "" for t in titles]  # fmt: skip
+            words = [_interval(own[title].value) if title in own else "" for title in titles]
             lines.append(f"| {key[0]} | {key[1] or ''} | " + " | ".join(words) + " |")
         lines += ["", *gains(run, titles)]
     return "\n".join(lines)
 
 
+def _interval(value: Interval) -> str:
+    return f"{value.mean:.2f} ({value.low:.1f} to {value.high:.1f})"
+
+
 def gains(run: results.Run, titles: list[str]) -> list[str]:
     """Paired differences with their 95 % intervals: n = 2 and 3 against n = 1, and GAM against the other methods."""
-    values = {
-        key: {score.metric.title: score for score in run_scores.scores(run, columns)}
-        for key, columns in run.groups.items()
-    }
+    values = {}
+    for key, columns in run.groups.items():
+        values[key] = {score.metric.title: score for score in run_scores.scores(run, columns)}
     pairs = [((method, n), (method, 1)) for method in METHODS for n in N[1:]]
     pairs += [(("gam", n), (other, n)) for other in METHODS[1:] for n in N]
     pairs += [(("gam", n), (control, 0)) for control in ("centre",) for n in N]
