@@ -3,7 +3,7 @@
 `--measure` evaluates every network of `real.NAMES` on its images and writes one .npz file per run, with the value of
 every item: boxes (localization), ADP, PIC, insertion and deletion (objective) for classes, and boxes, ADP and PIC for
 pairs. `--show` reads these files and prints tables with intervals over whole images and pairs. Measuring takes some
-600,000 forwards: minutes on a GPU; --limit for a try.
+1,200,000 forwards: minutes on a GPU; --limit for a try.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ from gamlens.lattice import READINGS
 from gamlens.metrics import Interval
 
 METHODS = ("gam", "grad_cam_pp", "grad_cam_pp_literal", "grad_cam")
+LITERAL = "grad_cam_pp_literal"
 N = (1, 2, 3)
 CURVES = {"curves": 7, "curve_background": "blur"}
+WITH_PAIRS = ("resnet50", "efficientnet_lite0", "densenet201")
 TITLES = {"IoU": "IoU", "ADP": "ADP", "PIC": "PIC", "Insertion": "ins.", "Deletion": "del."}
 
 
-def protocols(lattice: str) -> Iterator[Protocol]:
-    """What is measured on each network: classes on all and on small objects, and pairs of neighbours."""
+def protocols(name: str, lattice: str) -> Iterator[Protocol]:
+    """What is measured on a network: classes, with curves for all but literal Grad-CAM++, and pairs of neighbours."""
     usual: dict[str, Any] = {"methods": METHODS, "n": N, "lattice": lattice}
-    for subset in ("all", "25", "10"):
-        yield Protocol("localization", subset=subset, **usual)
-    yield Protocol("objective", **usual, **CURVES)
-    for task in ("cosine", "dot"):
-        for kind in ("localization", "objective"):
-            yield Protocol(kind, task, pairs="neighbour", **usual)
+    yield Protocol("localization", **usual)
+    yield Protocol("objective", **{**usual, "methods": tuple(m for m in METHODS if m != LITERAL)}, **CURVES)
+    if lattice == "read":
+        yield Protocol("objective", **{**usual, "methods": (LITERAL,)})
+        for task in ("cosine", "dot") if name in WITH_PAIRS else ():
+            for kind in ("localization", "objective"):
+                yield Protocol(kind, task, pairs="neighbour", **usual)
 
 
 def measure(options: Any) -> None:
@@ -51,17 +54,17 @@ def measure(options: Any) -> None:
         whole = load("ilsvrc", real.DATA / folder)
         dataset = align(whole, lens.labels)
         lattices = lens.trace(torch.zeros(1, 3, *lens.transform.size), 0, n=3).lattices
-        for lattice in READINGS if lattices else READINGS[:1]:
-            for protocol in protocols(lattice):
+        for lattice in options.readings if lattices else READINGS[:1]:
+            for protocol in protocols(name, lattice):
                 if options.kinds and protocol.kind not in options.kinds:
                     continue
-                start = time.perf_counter()
+                start, literal = time.perf_counter(), "-literal" if protocol.methods == (LITERAL,) else ""
                 items = units(dataset, protocol)[: options.limit]
                 rows = [row for part in evaluate(lens, items, protocol, batch=options.batch) for row in part]
                 run = results.collect(results.describe(lens, dataset, protocol, len(items)), rows)
-                save(run, options.measure / f"{name}-{protocol.kind}-{protocol.task}-{protocol.subset}-{lattice}.npz")
+                save(run, options.measure / f"{name}-{protocol.kind}-{protocol.task}{literal}-{lattice}.npz")
                 seconds = time.perf_counter() - start
-                what = f"{name} {lattice}: {protocol.kind}, {protocol.task}, {protocol.subset}"
+                what = f"{name} {lattice}: {protocol.kind}, {protocol.task}"
                 print(f"{what}: {len(items)} items, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
@@ -138,6 +141,7 @@ def main() -> None:
     parser.add_argument("--measure", type=Path, help="measure, and write the files of values below this folder")
     parser.add_argument("--show", type=Path, help="print tables of the files below this folder")
     parser.add_argument("--models", nargs="*", default=real.NAMES, choices=real.NAMES)
+    parser.add_argument("--readings", nargs="*", default=READINGS, choices=READINGS)
     parser.add_argument("--kinds", nargs="*", help="only these kinds of evaluation (default: all)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--limit", type=int, help="measure only this many items, the first ones (default: all)")
