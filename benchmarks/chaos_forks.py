@@ -65,6 +65,13 @@ def commands(room: Room) -> dict[str, Callable[[Path], list[Words]]]:
             ["search", room.photo, "--in", str(room.photos), *room.model, "--maps", "--top", "2",
              "--save-gallery", str(out / "gallery.npz"), "--out", str(out)]
         ],
+        "compare": lambda out: [
+            ["compare", room.photo, str(room.photos / "01.png"), *room.model, "--out", str(out)]
+        ],
+        "figure": lambda out: [
+            ["figure", "cosine", room.photo, str(room.photos / "01.png"), *room.model, "--out", str(out / "figure.png")]
+        ],
+        "subset": lambda out: [["subset", "pairs", *table[:4], "--out", str(out / "pairs.json")]],
         "reproduce": lambda out: [
             *(run(out) for run in runs.values()),
             ["table", *(str(out / kind) for kind in runs), "--out", str(out / "tables")],

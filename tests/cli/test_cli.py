@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gamlens import METHODS, Explanation, PairExplanation
-from gamlens.cli import app, show
+from gamlens.cli import app, common, show
 from gamlens.data.photos import path
 from gamlens.report.image_files import find_images
 
@@ -190,3 +192,12 @@ def test_hostile_names_are_one_error_each_and_never_reach_the_terminal(tmp_path:
     assert "caf\\xe9.jpg" in page
     table = runner.invoke(app, ["classify", str(folder), "--out", str(tmp_path / "json"), "--json"])
     assert len(json.loads(table.stdout)) == 5
+
+
+def test_progress_shows_names_literally(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run folder may be called like a control sequence, or like a tag of rich's markup."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=200)
+    monkeypatch.setattr(common, "err_console", terminal)
+    with common.steps("reporting", 1) as step:
+        step("red\x1b[31m [/b]")
+    assert "red\\x1b[31m [/b]" in terminal.file.getvalue()

@@ -134,7 +134,7 @@ def test_where_a_manifest_goes(tmp_path) -> None:
 
 
 def test_an_empty_manifest_and_odd_names(tmp_path) -> None:
-    for items in ((), (Item(('ä"\n',), 0),)):
+    for items in ((), (Item(('ä"\n',), 0),), (Item(("caf\udce9.jpg", "\x1b"), 0),)):  # the last is not UTF-8
         Manifest("k", 1, "f", items).save(tmp_path / "m.json")
         assert Manifest.load(tmp_path / "m.json") == Manifest("k", 1, "f", items)
 

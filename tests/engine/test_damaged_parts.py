@@ -194,6 +194,35 @@ def test_the_manifest_of_another_run_does_not_condemn_the_parts(tmp_path: Path) 
         assert folder.find_damaged() == {}
 
 
+def test_parts_of_a_run_with_other_settings_are_refused(tmp_path: Path) -> None:
+    """run.json of another run with equally many parts: its settings would be shown with these results."""
+    place = made(tmp_path / "run")
+    before = {file: file.read_bytes() for file in place.rglob("*.json")}
+    other = {**ABOUT, "n": [9]}
+    (place / "run.json").write_text(json.dumps(other))
+    with pytest.raises(GamlensError, match=r"Part 0 .* was measured with other settings than run\.json says"):
+        read(place)
+    with (
+        RunFolder(place, other, suffix=".json") as folder,
+        pytest.raises(GamlensError, match=r"Nothing was changed: restore run\.json, or start over with --fresh"),
+    ):
+        folder.find_damaged()
+    (place / "run.json").write_bytes(before[place / "run.json"])
+    assert {file: file.read_bytes() for file in place.rglob("*.json")} == before
+    assert read(place) == ITEMS
+
+
+def test_unfinished_parts_of_a_run_with_other_settings_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as folder:
+        folder.write(0, b"[]", ["a"])
+    (tmp_path / "run.json").write_text(json.dumps({**ABOUT, "n": [9]}))
+    with (
+        RunFolder(tmp_path, {**ABOUT, "n": [9]}, suffix=".json") as folder,
+        pytest.raises(GamlensError, match=r"Part 0 .* other settings"),
+    ):
+        folder.find_damaged()
+
+
 DEEP = "[" * 100_000 + "]" * 100_000
 NESTED = '{"a":' * 300 + "1" + "}" * 300
 
@@ -219,6 +248,7 @@ def test_json_of_the_wrong_kind(name: str, text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("chunks", [10**18, -1, "five", None, [5]])
 def test_a_number_of_parts_that_cannot_be(chunks: object, tmp_path: Path) -> None:
     place = made(tmp_path)
+    (place / "manifest.json").unlink()  # by which the change would be found
     (place / "run.json").write_text(json.dumps({**ABOUT, "chunks": chunks}))
     if chunks == 10**18:
         with pytest.raises(GamlensError, match=r"Part 5 .*the file is missing"):

@@ -186,6 +186,30 @@ def test_a_description_of_wrong_types(whole: Path, tmp_path: Path) -> None:
             results.read(place)
 
 
+def test_a_description_that_was_edited(whole: Path, root: Path, tmp_path: Path) -> None:
+    """The numbers would be shown under the name of another model."""
+    place = Path(shutil.copytree(whole, tmp_path / "run"))
+    about = json.loads((whole / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps({**about, "model": "another"}))
+    for command in (("table", str(place)), ("report", str(place), "--out", str(tmp_path / "page.html"))):
+        assert "was measured with other settings than run.json says" in refused(*command)
+    with pytest.raises(GamlensError, match="holds another run: model"):
+        toy.run(root, place)
+
+
+def test_names_in_a_description_never_reach_the_terminal(whole: Path, tmp_path: Path) -> None:
+    """Control characters, text that rich would take for markup, and half a surrogate pair."""
+    place = Path(shutil.copytree(whole, tmp_path / "run"))
+    (place / "manifest.json").unlink()
+    about = json.loads((whole / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps({**about, "model": "red\x1b[31m [/b] \ud800"}))
+    told = CliRunner().invoke(app, ["table", str(place), "--out", str(tmp_path / "tables")], env={"COLUMNS": "200"})
+    assert told.exit_code == 0, told.output
+    assert "red\\x1b[31m [/b] \\ud800 on" in told.output
+    assert "\x1b" not in told.output
+    assert "\\ud800" in (tmp_path / "tables" / "table.md").read_text()
+
+
 @pytest.mark.parametrize("name", ["run.json", "done.json", "manifest.json"])
 def test_files_that_hold_something_else(name: str, whole: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(whole, tmp_path / "run"))

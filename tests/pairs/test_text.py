@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,69 @@ def test_a_classifier_with_labels_and_a_backbone(tmp_path: Path) -> None:
     assert dino.compare(torch.randn(1, 3, 64, 64), torch.randn(1, 3, 64, 64)).x.maps.shape == (1, 64, 64)
     with pytest.raises(GamlensError, match=r"hf/.*could not be loaded"):
         Lens(f"hf/{tmp_path / 'nothing'}")
+
+
+def cut(place: Path) -> None:
+    file = place / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:3000])
+
+
+def no_tensors(place: Path) -> None:
+    (place / "model.safetensors").unlink()
+    (place / "pytorch_model.bin").write_bytes(b"junk")
+
+
+def bomb(place: Path) -> None:
+    """A file of a megabyte that expands to 320."""
+    (place / "model.safetensors").unlink()
+    with zipfile.ZipFile(place / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}q\x00.")
+        with archive.open("archive/data/0", "w") as out:
+            for _ in range(5):
+                out.write(bytes(2**26))
+
+
+def in_config(**entries: object) -> Callable[[Path], None]:
+    def change(place: Path) -> None:
+        config = json.loads((place / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps({**config, **entries}))
+
+    return change
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut weights": (cut, r"could not be loaded \(SafetensorError"),
+    "a zip bomb": (bomb, "claims to hold"),
+    "weights that are none": (no_tensors, "could not be loaded|Cannot read weights"),
+    "deep JSON": (lambda place: (place / "config.json").write_text("[" * 100_000), "could not be loaded"),
+    "a width of text": (in_config(hidden_size="big"), "could not be loaded"),
+    "no heads": (in_config(num_attention_heads=0), r"could not be loaded \(ZeroDivisionError"),
+    "another width": (in_config(hidden_size=64), r"could not be loaded \(RuntimeError"),
+    "an architecture of numbers": (in_config(architectures=[5]), "could not be loaded"),
+    "code": (in_config(model_type="own", auto_map={"AutoConfig": "own.Config"}), "could not be loaded .*custom code"),
+    "a processor": (
+        lambda place: (place / "preprocessor_config.json").write_text("[1]"),
+        "processor .* cannot be used",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "vit"
+    transformers.ViTForImageClassification(
+        transformers.ViTConfig(image_size=64, patch_size=16, **TINY)
+    ).save_pretrained(place)
+    transformers.ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(place)
+    return place
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_folder_is_one_error(vit: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []  # whether code of the folder may be run
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "n")
+    damage, message = DAMAGES[name]
+    damage(Path(shutil.copytree(vit, tmp_path / "vit")))
+    with pytest.raises(GamlensError, match=message):
+        Lens(f"hf/{tmp_path / 'vit'}")
+    assert not asked

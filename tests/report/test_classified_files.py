@@ -196,6 +196,33 @@ def test_results_that_vanished_are_made_again(files, tmp_path) -> None:
     assert len(explain(files, out)) == COUNT
 
 
+@pytest.mark.parametrize("text", ["[1]", "7", "[" * 100_000, '{"file": 1, "error": ""}', '{"file": "a", "top": [3]}'])
+def test_notes_that_hold_something_else_are_made_again(files, tmp_path, text: str) -> None:
+    out = tmp_path / "out"
+    interrupted(files, out)
+    for record in (out / ".runs" / "records").iterdir():  # by which the damage would be found
+        record.unlink()
+    (out / ".runs" / "parts" / "00000000.jsonl").write_text(text)
+    assert [Path(result.file).name for result in explain(files, out)] == [f"{n}.png" for n in range(COUNT)]
+    assert hidden(out) == []
+
+
+def test_results_that_were_damaged_are_errors_of_their_files(files, tmp_path) -> None:
+    """A power failure may leave an empty file. It may also be the user's, so it is not replaced; the others go on."""
+    out = tmp_path / "out"
+    interrupted(files, out)
+    (out / "0" / "maps.npz").write_bytes(b"")
+    results = explain(files, out)
+    assert [bool(result.error) for result in results] == [True, False, False, False, False]
+    assert "maps.npz': a file of that name is there that gamlens did not write, or that was changed" in results[0].error
+    interrupted(files, out := tmp_path / "picture")
+    next((out / "0").glob("000-*.png")).unlink()
+    lens = CountingLens()
+    assert not any(result.error for result in explain(files, out, lens))
+    assert lens.seen >= COUNT - 1
+    assert len(list((out / "0").glob("000-*.png"))) == 1
+
+
 def test_notes_of_an_older_version_go_and_foreign_files_stay(files, tmp_path) -> None:
     old = tmp_path / "out" / ".runs" / "0123456789abcdef"
     (old / "parts").mkdir(parents=True)

@@ -74,6 +74,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "pixels that are none": ({"image": {"tensor": None, "png": "scales"}}, "Error"),
     "a path of numbers": ({"image": {"path": 5}}, "the path 5"),
     "about a text": ({"about": "me"}, "`about` is no object"),
+    "about nothing": ({"about": {}}, "`about` has no text 'model'"),
+    "about no block": (
+        {"about": dict.fromkeys(("model", "embedding", "precision", "fingerprint"), "x")},
+        "`about` has no text 'block'",
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
@@ -68,9 +69,11 @@ def say_json(record: Any) -> None:
     typer.echo(json.dumps(record, indent=2))
 
 
-def say_table(header: Sequence[str | Column], lines: Iterable[Sequence[str]], **style: Any) -> None:
-    """Print a table on standard output; `style` is passed on to rich's Table."""
-    table = Table(*header, **style)
+def say_table(
+    header: Sequence[str | Column], lines: Iterable[Sequence[str]], *, title: str | None = None, **style: Any
+) -> None:
+    """Print a table on standard output, its title and cells literally; `style` is passed on to rich's Table."""
+    table = Table(*header, title=None if title is None else _safe(title), **style)
     for line in lines:
         table.add_row(*map(_safe, line))
     out_console.print(table)
@@ -146,7 +149,7 @@ def steps(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[s
     """Show a progress bar for `total` steps; yields a function to call with the name of each step as it begins."""
     with TerminalProgress(quiet=quiet) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda name: bar.update(task, description=name, advance=1)
+        yield lambda name: bar.update(task, description=escape(printable(name)), advance=1)
 
 
 class ItemProgress(TerminalProgress):

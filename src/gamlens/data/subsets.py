@@ -70,7 +70,7 @@ class Manifest:
         head = json.dumps({"kind": self.kind, "seed": self.seed, "source": self.source}, ensure_ascii=False, indent=2)
         text = f'{head[:-2]},\n  "items": [\n{lines}\n  ]\n}}\n'
         with StagedFiles() as staged:
-            staged.write(Path(path), lambda file: file.write(text.encode()))
+            staged.write(Path(path), lambda file: file.write(text.encode(errors="backslashreplace")))
 
     @staticmethod
     def load(path: AnyPath) -> Manifest:

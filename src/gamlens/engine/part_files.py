@@ -7,8 +7,9 @@ all parts, so that a reader opens one file more, and records/ is deleted.
 
 A record is written before its part, and each of the two is written atomically. So a process that is killed leaves
 either a whole part with its record, or a record without a part: then the chunk is measured again. A part without any
-record is one of an early version of gamlens, which wrote none. Manifest and records name the run that they belong to;
-those of another run, which an early version left behind, count as missing.
+record is one of an early version of gamlens, which wrote none. Manifest and records name the run that they belong to.
+Those of another run, which an early version left behind, count as missing; but a part that fits one of them exactly
+shows that run.json is not the one with which the part was measured.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -111,11 +112,24 @@ def read_records(store: Store, run: str) -> dict[int, PartRecord]:
     """
     found = read_manifest(store, run)
     known = dict(enumerate(found)) if isinstance(found, list) else {}
+    return known | {number: record for number, of, record in _single_records(store) if of == run}
+
+
+def records_of_others(store: Store, run: str) -> dict[int, PartRecord]:
+    """The records that name another run than `run`: {chunk: record}."""
+    found = parse_object(store.read(MANIFEST) or b"")
+    known: dict[int, PartRecord] = {}
+    if not isinstance(found, str) and not misfit(found, {"run": str, "parts": list}) and found["run"] != run:
+        known = {number: record for number, one in enumerate(found["parts"]) if (record := _record(one))}
+    return known | {number: record for number, of, record in _single_records(store) if of != run}
+
+
+def _single_records(store: Store) -> Iterator[tuple[int, Any, PartRecord]]:
+    """The records in records/: the number of the chunk, the run that is named, and the record."""
     for number in part_numbers(store, RECORDS, ".json"):
         one = parse_object(store.read(f"{RECORDS}/{number:08d}.json") or b"")
-        if not isinstance(one, str) and one.get("run") == run and (record := _record(one)) is not None:
-            known[number] = record
-    return known
+        if not isinstance(one, str) and (record := _record(one)) is not None:
+            yield number, one.get("run"), record
 
 
 def read_manifest(store: Store, run: str) -> list[PartRecord] | str | None:

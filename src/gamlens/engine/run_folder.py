@@ -32,7 +32,7 @@ class RunFolder:
     Beside them, `part_files` keeps records of the parts, so that a part that is missing, damaged or replaced is found.
     Other files in the folder and in parts/ are ignored and never deleted.
 
-    At the end of a run, manifest.json is written first, then done.json; then records/ is deleted. `drop`
+    At the end of a run, manifest.json is written first; then records/ is deleted; done.json comes last. `drop`
     deletes done.json first, then damaged parts. So a run that has a done.json was finished, and a process that is
     killed at any moment leaves a folder in which the same command continues.
 
@@ -62,6 +62,7 @@ class RunFolder:
         self._fresh = fresh
         self._lock = FolderLock(self.store)
         self._records: dict[int, PartRecord] = {}
+        self._others: dict[int, PartRecord] = {}  # records that name another run
         self._run = _identity(self.about)
 
     @classmethod
@@ -85,6 +86,7 @@ class RunFolder:
         if isinstance(records, str):
             raise GamlensError(f"{MANIFEST!r} in {store.place!r} cannot be read: {records}. {AGAIN}.")
         folder._records = dict(enumerate(records or ()))
+        folder._others = {} if records else part_files.records_of_others(store, folder._run)
         expected = len(records or ()) if folder.chunks is None else folder.chunks
         if records is not None and len(records) != expected:
             raise GamlensError(f"{MANIFEST!r} in {store.place!r} has {len(records)} parts of {expected}. {AGAIN}.")
@@ -130,6 +132,7 @@ class RunFolder:
             else:
                 self._run = _identity(known)
             self._records = part_files.read_records(self.store, self._run)
+            self._others = part_files.records_of_others(self.store, self._run)
             self._writer = self.writer()
         except BaseException:
             self._lock.free()
@@ -161,6 +164,7 @@ class RunFolder:
             raise self.damaged(chunk, "the file is missing")
         if (record := self._records.get(chunk)) is not None and (problem := record.problem(contents)):
             raise self.damaged(chunk, problem)
+        self._check_settings(chunk, contents)
         return contents
 
     def parts(self) -> Iterator[bytes]:
@@ -174,6 +178,8 @@ class RunFolder:
     ) -> dict[int, str]:
         """Find the parts that are damaged: {chunk: what is wrong}. In a finished run, a missing part is one of them.
 
+        A part of a run with other settings is an error, because nothing is wrong with it: it is not deleted.
+
         Args:
             check: Checks the contents of every part that has the size and sha256 of its record, or has no record.
             names: The names of the items of each chunk. Parts without a record are given one with these names.
@@ -185,6 +191,7 @@ class RunFolder:
             contents = self.store.read(part_name(chunk, self.suffix)) or b""
             own = names[chunk] if names is not None and chunk < len(names) else None
             record = self._records.get(chunk)
+            self._check_settings(chunk, contents)
             if problem := (record.problem(contents, own) if record else "") or check(chunk, contents):
                 found[chunk] = problem
             elif record is None:
@@ -241,6 +248,16 @@ class RunFolder:
     def beat(self) -> None:
         """Raise a GamlensError if another process holds the lock now. A run that writes elsewhere calls it often."""
         check_lock(self.store, self._lock.token)
+
+    def _check_settings(self, chunk: int, contents: bytes) -> None:
+        """Raise a GamlensError if a part has no record of this run, and is exactly the part of another run."""
+        other = self._others.get(chunk) if chunk not in self._records else None
+        if other is not None and not other.problem(contents):
+            raise GamlensError(
+                f"Part {chunk} of the run in {self.store.place!r} was measured with other settings than {RUN} says: "
+                f"that file, or the records of the parts, were replaced or edited. Nothing was changed: restore {RUN}, "
+                f"or {AFRESH}."
+            )
 
     def _check_missing(self, count: int) -> None:
         """Raise a GamlensError that names the first part that is missing, if there are fewer than `count`."""

@@ -73,7 +73,7 @@ def write_files(
         texts["table.md"] = "\n".join([*made, "".join(f"- {note}\n" for note in notes)] if notes else made)
     with StagedFiles() as staged:
         for name, text in texts.items():
-            staged.write(folder / name, methodcaller("write", text.encode()))
+            staged.write(folder / name, methodcaller("write", text.encode(errors="backslashreplace")))
         for name, picture in pictures.items():
             staged.write(folder / name, partial(render.write_png, picture))
     return [folder / name for name in (*texts, *pictures)]

@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image, ImageChops
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, attempt
 from gamlens.explanation import storage
 from gamlens.explanation.result import Explanation, PairExplanation
 from gamlens.files import StagedFiles, check_plain
@@ -58,6 +58,15 @@ def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list
         _check_replaced(staged, [before, before.x, before.y], result.x, result.y)
     _delete(old, staged, result.x, result.y)
     return staged.files
+
+
+def is_whole(folder: str) -> bool:
+    """Whether a folder holds an explanation that can be loaded, and its pictures are those that `save` wrote."""
+    before = SavedBefore(Path(folder))
+    pictures = [ours for found, ours in (*before._overlays(), *before._kept()) if found is not None]
+    if not all(is_marked_png(before.place / name) for name in pictures):
+        return False
+    return isinstance(attempt(storage.load, folder), Explanation)
 
 
 class SavedBefore:

@@ -76,7 +76,7 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any], *, class_names: bo
     safe = import_extra("safetensors.torch", "Reading .safetensors", extra="hf") if file.suffix == SAFE else None
     with reworded(f"Cannot read weights from {str(file)!r} (truncated, or not a checkpoint?)"):
         if not safe:
-            _check_torch_file(file)
+            check_torch_file(file)
         try:
             found = safe.load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
@@ -93,7 +93,7 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any], *, class_names: bo
     return tensors
 
 
-def _check_torch_file(file: Path) -> None:
+def check_torch_file(file: Path) -> None:
     """Raise a GamlensError if loading a torch file would take implausibly much memory.
 
     The file is a zip file with one pickle; in torch's older format it begins with several pickles.

@@ -21,7 +21,7 @@ from gamlens.engine.run_folder import RUN
 from gamlens.errors import GamlensError, attempt, readable
 from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation
-from gamlens.explanation.storage import is_saved
+from gamlens.explanation.saving import is_whole
 from gamlens.files import claimed, is_disk_full, remove_empty
 from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput
@@ -162,14 +162,14 @@ def _explained(
 
 
 def _drop_broken(notes: RunFolder) -> None:
-    """Delete notes that cannot be read, and those about results that are not there any more, to make them again."""
+    """Delete notes that cannot be read, and those about results that are damaged or gone, to make them again."""
 
     def problem(number: int, contents: bytes) -> str:
         try:
-            whole = all(result.error or is_saved(result.folder) for result in _results(contents))
-        except (KeyError, TypeError, ValueError):
+            whole = all(result.error or is_whole(result.folder) for result in _results(contents))
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
             whole = False
-        return "" if whole else "it cannot be read, or its results are gone"
+        return "" if whole else "it cannot be read, or its results are damaged or gone"
 
     notes.drop(notes.find_damaged(problem))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gamlens.lens import Lens
 
 TENSORS = {"activations": 4, "embeddings": 2, "scales": 1}  # the tensors of a gallery and their numbers of dimensions
+IDENTITY = ("model", "block", "embedding", "precision", "fingerprint")  # entries of `about` that a lens must share
 FINGERPRINT_VALUES = 64
 FramedPicture = tuple[Picture, Frame]
 
@@ -114,7 +115,7 @@ class Gallery:
         In place of a lens, the `about` of a gallery that it made may be given.
         """
         asked_of = lens if isinstance(lens, Mapping) else lens_identity(lens)
-        for name in ("model", "block", "embedding", "precision", "fingerprint"):
+        for name in IDENTITY:
             own, asked = self.about.get(name), asked_of.get(name)
             if own is not None and asked is not None and own != asked:
                 raise GamlensError(

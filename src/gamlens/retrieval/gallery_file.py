@@ -16,7 +16,7 @@ from gamlens.errors import GamlensError
 from gamlens.files import StagedFiles
 from gamlens.inputs.images import Picture
 from gamlens.retrieval.embedding_form import EMBEDDING_FORMS
-from gamlens.retrieval.gallery import TENSORS, Gallery
+from gamlens.retrieval.gallery import IDENTITY, TENSORS, Gallery
 
 GALLERY_FORMAT = 1
 ROWS_AT_ONCE = 1024  # how many rows are checked at once; it limits the memory
@@ -67,6 +67,8 @@ def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
         raise ValueError(f"the law is {record['law']!r:.80}, not {' or '.join(EMBEDDING_FORMS)}")
     if not isinstance(about, dict):
         raise ValueError("`about` is no object")
+    if wrong := [name for name in IDENTITY if not isinstance(about.get(name), str)]:
+        raise ValueError(f"`about` has no text {wrong[0]!r}, by which the model is known")
     height, width = map(whole_number, record["size"])
     check_pixels(height, width, "The input of the model")
     return Gallery(

@@ -18,13 +18,14 @@ from gamlens.capture.layer_points import OUTPUT
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded, warn
 from gamlens.models import remote_weights
-from gamlens.models.checkpoint import LoadedWeights, NamedWeights, fill, not_named
+from gamlens.models.checkpoint import LoadedWeights, NamedWeights, check_torch_file, fill, not_named
 from gamlens.models.network import Network
 
 HF_PREFIX = "hf/"
 ANY_SIZE = "interpolate_pos_encoding"
 OFFLINE = "Offline, give hf/FOLDER, with config.json and weights in it; with weights='random' config.json is enough."
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
+TORCH_FILES = "pytorch_model*.bin"  # also those of a checkpoint in several files
 HF_WEIGHTS = (*SINGLE_FILES, *(f"{file}.index.json" for file in SINGLE_FILES))
 
 
@@ -59,7 +60,11 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
     if isinstance(weights, NamedWeights):
         raise not_named(name, weights)
     package, place = transformers(), name.removeprefix(HF_PREFIX)
-    here = {"local_files_only": _must_read_copy(name, place, weights)}
+    # Code that a model brings is never run, and transformers must not ask whether it may.
+    here = {"local_files_only": _must_read_copy(name, place, weights), "trust_remote_code": False}
+    for file in Path(place).glob(TORCH_FILES) if weights is None else ():
+        with reworded(f"Cannot read weights from {str(file)!r} (truncated, or not a checkpoint?)"):
+            check_torch_file(file)
     try:
         config = package.AutoConfig.from_pretrained(place, **here)
         make = _maker(package, config)
@@ -69,10 +74,11 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
         else:
             module, report = make.from_pretrained(place, output_loading_info=True, **here)
             missing = sorted(report["missing_keys"])
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # damaged files raise whatever the parts of transformers raise
+        said = next(iter(str(error).splitlines()), "no reason given")
         raise GamlensError(
-            f"{name} could not be loaded ({type(error).__name__}: {str(error).splitlines()[0]}). Give an ID of the "
-            f"hub. {OFFLINE}"
+            f"{name} could not be loaded ({type(error).__name__}: {said}). Check its files, or give an ID of the hub. "
+            f"{OFFLINE}"
         ) from error
     if isinstance(weights, dict):
         fill(module, weights, source=f"given for {name!r}")
@@ -81,7 +87,8 @@ def build(name: str, weights: LoadedWeights = None) -> Network:
     network = replace(adopt(module.eval()), name=name, weights=place)
     if any("pooler" in key for key in missing):
         network = replace(network, output=_class_token)
-    network = replace(network, **_processor(package, place, network, here))
+    with reworded(f"The image processor of {name} cannot be used", todo=". Correct its file preprocessor_config.json."):
+        network = replace(network, **_processor(package, place, network, here))
     if isinstance(network.module, ImageTower):
         return replace(network, text=_text(package, place, module, here))
     if ANY_SIZE in inspect.signature(module.forward).parameters:
@@ -221,7 +228,7 @@ def _text(package: Any, place: str, dual: Any, here: Mapping[str, bool]) -> Call
     @cache
     def tokenizer() -> Any:
         what = f"hf/{place} has no tokenizer, so captions cannot be read"
-        with reworded(what, OSError, ValueError, ImportError, KeyError):
+        with reworded(what):
             return package.AutoTokenizer.from_pretrained(place, **here)
 
     def encode(captions: Sequence[str]) -> Tensor:
