@@ -93,6 +93,7 @@ def test_improvements() -> None:
     assert paper_texts.gain_of(20, 18, "down") == "+10.0 %"
     assert paper_texts.gain_of(20, 18, "up") == "-10.0 %"
     assert paper_texts.gain_of(0, 18, "up") == paper_texts.NOTHING
+    assert paper_texts.gain_of(20, 20.001, "down") == "+0.0 %"
     dead = next(line for line in made_up(2).lines if line.line.section.task == "dot")
     assert paper_texts.paper_gain(dead, "grad_cam_pp_literal") == paper_texts.NOTHING
     assert paper_texts.paper_gain(dead, "gam") == "+5.4 %"

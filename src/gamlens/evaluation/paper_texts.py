@@ -91,7 +91,7 @@ def paper_text(number: PaperNumber | None, digits: int) -> str:
 def gain_of(one: float, two: float, better: Better) -> str:
     """The improvement from `one` to `two` in percent, such as +1.4 %; a dash where it is not defined."""
     gain = metrics.improvement(one, two, better)
-    return NOTHING if math.isnan(gain) else f"{gain:+.1f} %"
+    return NOTHING if math.isnan(gain) else f"{round(gain, 1) + 0.0:+.1f} %"  # + 0.0: never -0.0
 
 
 def our_gain(line: FilledLine, method: str) -> str:
