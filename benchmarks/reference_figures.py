@@ -116,9 +116,9 @@ def compare(folder: Path, *, confidences: tuple[str, ...] = ("logit", "probabili
     run = results.read(folder, only=(*tables.needed(), "item", "image", "label", "side"))
     chosen, dataset = Protocol.from_record(run.about["protocol"]), load(run.about["data"], run.about["root"])
     scores = confidences if (chosen.kind, chosen.task) == ("objective", "classification") else confidences[:1]
-    for subset in run.about.get("subsets", {chosen.subset: run.about["items"]}):
+    for subset, count in run.about.get("subsets", {chosen.subset: run.about["items"]}).items():
         items = units(dataset, Protocol.from_record({**run.about["protocol"], "subset": subset}))
-        part = cut(run, items, subset)
+        part = cut(run, items[:count], subset)
         for confidence in scores:
             for cell in tables.cells(part, confidence=confidence):
                 known = reference(run.about, subset, confidence, cell)

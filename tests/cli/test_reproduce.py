@@ -99,7 +99,7 @@ def test_table_2_with_one_network(room: Path) -> None:
 def test_a_dry_run_measures_nothing(room: Path) -> None:
     made = done(words(room, "dry", "--dry-run"))
     assert "ilsvrc-resnet-classification-objective" in made.stdout
-    assert "32 (32 / 10 / 4)" in made.stdout
+    assert "32 (32/10/4)" in made.stdout
     forwards = 32 * (1 + 2 * 2 + 2)
     assert f" {forwards} " in made.stdout
     assert "About 0:0" in made.stdout

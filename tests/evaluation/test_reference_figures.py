@@ -63,7 +63,7 @@ def test_a_run_is_compared_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
     root = paper_data.ilsvrc(tmp_path / "ILSVRC")
     protocol = Protocol(methods=("gam",), n=(1,), hold_out=4)
     sources = {"resnet": NetworkSource(paper_data.lens, root, named=True)}
-    plan = plan_table(paper_table(2), sources, protocol)
+    plan = plan_table(paper_table(2), sources, protocol, limit=9)
     plan = type(plan)(plan.table, plan.runs[:1], ())
     measure_run(plan.runs[0], tmp_path / "out", batch=8)
     filled = fill_table(plan, {run.key: read_run(run, tmp_path / "out") for run in plan.runs})

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich import box
+from rich.table import Column
 from typer import Option
 
 from gamlens.cli import options
@@ -183,12 +184,13 @@ def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, workers: i
             left = len(run.items) - finished_items(run, out, chunk)
             seconds = seconds_per_item(run, most=batch) if left else 0.0
             total += (took := left * seconds / workers)
-            subsets = " / ".join(str(len(items)) for items in run.rows.values())
+            subsets = "/".join(str(len(items)) for items in run.rows.values())
             counts = (f"{len(run.items)} ({subsets})", str(left), str(left * run.forwards))
-            lines.append((run.name, run.lens.name, *counts, _clock(took)))
-    header = ("run", "model", "items (per line)", "left", "forwards", "about")
+            lines.append((run.name, *counts, _clock(took)))
+    widest = max(len(run.name) for run in plan.runs)
+    header = (Column("run", min_width=widest), "items (per line)", "left", "forwards", "about")
     title = f"Table {plan.table.number}: what would be measured into {out / RUNS_FOLDER}"
-    say_table(header, lines, title=title, **STYLE)
+    say_table(header, lines, title=title, padding=(0, 1, 0, 0), **STYLE)
     say(
         f"About {_clock(total)} in all, as estimated from a few items of each run on this machine. Large batches on a "
         "GPU take less."
