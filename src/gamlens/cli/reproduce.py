@@ -188,7 +188,7 @@ def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, workers: i
             counts = (f"{len(run.items)} ({subsets})", str(left), str(left * run.forwards))
             lines.append((run.name, *counts, _clock(took)))
     widest = max(len(run.name) for run in plan.runs)
-    header = (Column("run", min_width=widest), "items (per line)", "left", "forwards", "about")
+    header = (Column("run", min_width=widest), "items", "left", "forwards", "about")
     title = f"Table {plan.table.number}: what would be measured into {out / RUNS_FOLDER}"
     say_table(header, lines, title=title, padding=(0, 1, 0, 0), **STYLE)
     say(
