@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ def readings(model: str, task: str, methods: tuple[str, ...], *, one: bool) -> I
                 yield [Reading(model, blocks, protocol, confidence) for confidence in confidences]
 
 
-def lens_of(model: str, blocks: Sequence[str], device: str) -> Lens:
+@cache
+def lens_of(model: str, blocks: tuple[str, ...], device: str) -> Lens:
     """The real network, read at these blocks (the usual ones if there is none)."""
     if not blocks:
         return real.lens(model).to(device)
@@ -113,10 +115,8 @@ def lens_of(model: str, blocks: Sequence[str], device: str) -> Lens:
 def measure(group: Sequence[Reading], options: Any) -> list[dict[str, Any]]:
     """Measure the readings of one run: one line per reading and metric."""
     start, first = time.perf_counter(), group[0]
-    lens, dataset = (
-        lens_of(first.model, BLOCKS[first.model][first.blocks], options.device),
-        load("ilsvrc", real.DATA / FOLDERS[first.model]),
-    )
+    lens = lens_of(first.model, BLOCKS[first.model][first.blocks], options.device)
+    dataset = load("ilsvrc", real.DATA / FOLDERS[first.model])
     set_input(lens, first.protocol)
     items = units(dataset, first.protocol)[: options.limit]
     rows = [row for part in evaluate(lens, items, first.protocol, batch=options.batch) for row in part]

@@ -161,7 +161,7 @@ def _digits(digits: Digits, *, n: int, room: int) -> tuple[Panel, ...]:
     The networks are those of `gamlens sanity data` with its first seed, and the digits are the first of those that it
     explains: as many as fit into `room` columns, at least one.
     """
-    trial = next(iter(trials(digits, ("gam",), seeds=1, n=n)))
+    trial = next(iter(trials(digits, FIGURE_METHODS[:1], seeds=1, n=n)))
     labels = split(digits).shown_labels
     panels = []
     for number in range(max(1, room // (1 + len(LABELLED)))):
@@ -169,6 +169,6 @@ def _digits(digits: Digits, *, n: int, room: int) -> tuple[Panel, ...]:
         image = Image.fromarray(render.colorize(pixels, cmap="gray"))
         panels.append(Panel(image, caption=f"digit {int(labels[number])}", alt="the digit"))
         for network, words in LABELLED.items():
-            values = trial.maps[network]["gam"][number].numpy()
+            values = trial.maps[network][FIGURE_METHODS[0]][number].numpy()
             panels.append(Panel(render.overlay(image, values), caption=words, alt=f"saliency, {words}"))
     return tuple(panels)
