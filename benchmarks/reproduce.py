@@ -60,7 +60,9 @@ def run(lens: Lens, protocol: Protocol, *, limit: int | None, batch: int, data: 
 def localization(lens: Lens, options: Any) -> list[dict[str, Any]]:
     found = []
     for (task, subset), reference in IOU.items():
-        protocol = Protocol("localization", task, tuple(reference), (1, 2, 3), subset, pairs="neighbour")
+        protocol = Protocol(
+            "localization", task, tuple(reference), (1, 2, 3), subset, pairs="neighbour", hold_out_by="maps"
+        )
         made = run(lens, protocol, limit=options.limit, batch=options.batch)
         for cell in _boxes(tables.cells(made)):
             known = dict(enumerate(reference.get(cell.method, ()), start=1)).get(cell.n)

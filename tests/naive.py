@@ -115,6 +115,17 @@ def vdsn(h, other):
     return total
 
 
+def vdsn_max(h, other):
+    """Stylianou et al., max pooling: max(h_k) max(h'_k) at the maximum of h_k, in equal parts if it has several."""
+    total = np.zeros(h.shape[1:])
+    for k in range(len(h)):
+        most = h[k].max()
+        places = [place for place in np.ndindex(h.shape[1:]) if h[k][place] == most]
+        for place in places:
+            total[place] += most * other[k].max() / len(places)
+    return total
+
+
 def input_gradient(pixels, g):
     """Simonyan et al.: the largest |gradient| over the colour channels, for each pixel."""
     return np.array(
@@ -160,6 +171,7 @@ METHODS = {
     "xgrad_cam": xgrad_cam,
     "eigen_cam": eigen_cam,
     "vdsn": vdsn,
+    "vdsn_max": vdsn_max,
     "input_gradient": input_gradient,
     "guided_backprop": input_gradient,
 }

@@ -93,7 +93,7 @@ LOOKS: dict[str, tuple[Callable[[Lens], object], str]] = {
         lambda at: Lens(at.model, embedding="layer2").compare(X, Y, n=1),
         r"does not depend on the wanted blocks.*embedding= layer that runs before",
     ),
-    "device": (lambda at: at.to("gpu"), r"device 'gpu': give cpu, cuda, cuda:1 \(the second GPU\) or mps"),
+    "device": (lambda at: at.to("gpu"), r"device 'gpu': give auto, cpu, cuda, cuda:1 \(the second GPU\) or mps"),
     "block after the embedding": (
         lambda at: Lens(at.model, embedding="layer2").compare(X, Y, n=2),
         r"not depend on block 'layer3', which runs after .*a later embedding",

@@ -295,3 +295,46 @@ def test_the_message_names_the_first_saturated_pairs():
     assert found.startswith("Pair 0, 2: both embeddings point the same way or opposite ways, so the cosine is 1 or -1")
     assert found.endswith("the maps are empty. Use score='dot' to see what the images share.")
     assert "Pair 0, 1 and 3 more:" in entry.saturated_message(torch.ones(5).bool(), most=2)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize("name", ["softmax", "probability", "sigmoid"])
+def test_a_temperature_against_a_loop(name, temperature):
+    outputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64) * 5
+    found = scores.find_class_score(name, temperature=temperature)(outputs)
+    for row, mine in zip(outputs.tolist(), found.tolist(), strict=True):
+        powers = [math.exp(value / temperature) for value in row]
+        if name == "sigmoid":
+            expected = [power / (1 + power) for power in powers]
+        else:
+            expected = [power / sum(powers) for power in powers]
+        assert mine == pytest.approx(expected, rel=1e-12)
+
+
+def test_probabilities_at_a_temperature_by_hand():
+    """Class scores ln 9 and 0: 9 to 1 at T = 1, and at T = 2 the square roots of these, 3 to 1."""
+    outputs = torch.tensor([[math.log(9), 0.0]])
+    for options, expected in (
+        ({}, [0.9, 0.1]),
+        ({"temperature": 2.0}, [0.75, 0.25]),
+        ({"multi_label": True, "temperature": 2.0}, [0.75, 0.5]),
+    ):
+        assert scores.probabilities(outputs, **options)[0].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_temperature_one_is_no_temperature():
+    outputs = torch.randn(5, 7, generator=torch.Generator().manual_seed(5))
+    assert scores.find_class_score("softmax", temperature=1.0) is scores.softmax
+    assert torch.equal(scores.probabilities(outputs), torch.softmax(outputs, dim=1))
+    assert torch.equal(scores.probabilities(outputs, multi_label=True), torch.sigmoid(outputs))
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan, "2"])
+def test_a_temperature_is_a_number_above_zero(wrong):
+    with pytest.raises(GamlensError, match=r"temperature=.* give a number above 0"):
+        scores.find_class_score("softmax", temperature=wrong)
+
+
+def test_a_logit_takes_no_temperature():
+    with pytest.raises(GamlensError, match="the score is 'logit': use score probability, softmax, sigmoid"):
+        scores.find_class_score("logit", temperature=2.0)

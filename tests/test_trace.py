@@ -216,3 +216,44 @@ def test_a_surrounding_autocast_does_not_blur_the_maps(method: str) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = trace.explain(method)
     nets.same(inside, trace.explain(method))
+
+
+@pytest.mark.parametrize("score", ["softmax", "probability", "sigmoid"])
+def test_a_temperature_against_autograd(lens: Lens, score: str) -> None:
+    """Scores, gradients and guesses are those of class scores divided by T; T = 1 changes no bit and is not said."""
+    batch, net, heat = nets.images(2), lens.model, 3.0
+    trace = lens.trace(batch, [3, 6], n=1, score=score, temperature=heat)
+    h = net.features(batch).detach().requires_grad_(True)
+    logits = net.fc(h.mean(dim=(2, 3))) / heat
+    chance = logits.sigmoid() if score == "sigmoid" else logits.softmax(dim=1)
+    picked = chance[[0, 1], [3, 6]]
+    (gradient,) = torch.autograd.grad(picked.sum(), h)
+    torch.testing.assert_close(trace.scores, picked.detach(), atol=1e-12, rtol=1e-9)
+    torch.testing.assert_close(trace.gradients["layer3"], gradient, atol=1e-12, rtol=1e-9)
+    softened = logits.softmax(dim=1).max(dim=1).values.tolist()
+    assert [guesses[0].probability for guesses in trace.top(1)] == pytest.approx(softened, rel=1e-5)
+    result = lens.classify(batch, [3, 6], n=1, score=score, temperature=heat)
+    assert result.about["temperature"] == heat
+    nets.same(result, trace.explain(n=1))
+    plain = lens.classify(batch, [3, 6], score=score, temperature=1.0)
+    nets.same(plain, lens.classify(batch, [3, 6], score=score))
+    assert "temperature" not in plain.about
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"temperature": 2.0}, "the score is 'logit'"),
+        ({"temperature": 0.0, "score": "softmax"}, "give a number above 0"),
+        ({"temperature": 2.0, "score": lambda output: output.sum(dim=1)}, "leave temperature out"),
+    ],
+)
+def test_temperatures_that_cannot_be(lens: Lens, options: dict[str, object], said: str) -> None:
+    with pytest.raises(GamlensError, match=said):
+        lens.classify(nets.images(1), **options)
+
+
+def test_a_stream_takes_a_temperature(lens: Lens) -> None:
+    photo = torch.randint(0, 255, (64, 64, 3), dtype=torch.uint8).numpy()
+    (found,) = lens.stream([photo], score="softmax", temperature=2.0)
+    nets.same(found.explanation, lens.classify(photo, score="softmax", temperature=2.0))

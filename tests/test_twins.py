@@ -265,11 +265,12 @@ def test_sides_of_different_sizes_equal_the_twin(split, images, score):
             np.testing.assert_allclose(explanation.maps[pair].numpy(), expected, rtol=0, atol=1e-6)
 
 
-def test_vdsn_equals_the_twin(split, images):
-    found = split.lens.compare(images[:2], images[2:4], method="vdsn", score="dot")
+@pytest.mark.parametrize("method", ["vdsn", "vdsn_max"])
+def test_vdsn_equals_the_twin(split, images, method):
+    found, twin = split.lens.compare(images[:2], images[2:4], method=method, score="dot"), naive.METHODS[method]
     for pair in range(2):
         x, y = (split.blocks_of(images[number][None])[-1].detach()[0].numpy() for number in (pair, pair + 2))
-        for maps, raw in ((found.x.maps, naive.vdsn(x, y)), (found.y.maps, naive.vdsn(y, x))):
+        for maps, raw in ((found.x.maps, twin(x, y)), (found.y.maps, twin(y, x))):
             np.testing.assert_allclose(maps[pair].numpy(), naive.finish([raw], SIZE), rtol=0, atol=1e-6)
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gamlens.errors import GamlensError, Registry, warn
+from gamlens.lattice import Lattice
 
 FUSIONS: dict[str, Callable[[Tensor], Tensor]] = Registry(
     "fusion",
@@ -49,11 +50,16 @@ class BlockMaps(NamedTuple):
         return ~(self.spans < math.inf).all()
 
 
-MapMaker = Callable[[Callable[..., Tensor], Sequence[Sequence[Tensor]], tuple[int, int], Fusion], BlockMaps]
+Lattices = Sequence[Lattice | None]
+MapMaker = Callable[[Callable[..., Tensor], Sequence[Sequence[Tensor]], tuple[int, int], Fusion, Lattices], BlockMaps]
 
 
 def make_maps(
-    formula: Callable[..., Tensor], inputs: Sequence[Sequence[Tensor]], size: tuple[int, int], how: Fusion
+    formula: Callable[..., Tensor],
+    inputs: Sequence[Sequence[Tensor]],
+    size: tuple[int, int],
+    how: Fusion,
+    lattices: Lattices = (),
 ) -> BlockMaps:
     """Make maps from activations and gradients: apply the method's formula, resize, normalise, fuse.
 
@@ -63,16 +69,38 @@ def make_maps(
         inputs: For each block, the tensors that `formula` takes. Half precision becomes float32 first.
         size: Height and width (H,W) of the model's input, which the maps are resized to.
         how: How the maps of the blocks are fused, as in `fuse`.
+        lattices: For each block, the positions that its map is made of; None for all. Empty if no block has a lattice.
 
     Returns:
         The maps of the blocks, the fused map, and the spans from which flat maps are known.
     """
     raw = []
-    for tensors in inputs:
-        raw.append(resize(formula(*map(at_least_float32, tensors)), size))
+    for tensors, lattice in zip(inputs, lattices or [None] * len(inputs), strict=True):
+        if lattice is None:
+            raw.append(resize(formula(*map(at_least_float32, tensors)), size))
+        else:
+            raw.append(lattice_map(formula, tensors, size, lattice))
     blocks, spans = _normalised((torch.cat(raw) if len(raw) > 1 else raw[0]).flatten(1))
     blocks = blocks.view(len(raw), -1, *size)
     return BlockMaps(blocks, fuse(blocks, how), spans.view(len(raw), -1))
+
+
+def lattice_map(
+    formula: Callable[..., Tensor], tensors: Sequence[Tensor], size: tuple[int, int], lattice: Lattice
+) -> Tensor:
+    """The map of a block of which the network reads a lattice only, resized and not yet normalised: (R,H,W).
+
+    The formula is given only the positions that the network reads, as if these were the whole block.
+
+    Args:
+        formula: The function of a method in METHODS.
+        tensors: What it takes: activation and gradient (R,C,h,w), or other tensors, such as the scores (R,).
+        size: The height and width (H,W) of the result.
+        lattice: The positions that are read.
+    """
+    read = [lattice.select(tensor) if tensor.ndim == 4 else tensor for tensor in tensors]
+    height, width = tensors[0].shape[-2:]
+    return lattice.resize(formula(*map(at_least_float32, read)), (height, width), size)
 
 
 def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:

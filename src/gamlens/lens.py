@@ -27,6 +27,7 @@ from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
 from gamlens.methods import METHODS
 from gamlens.models import Network, NetworkLayout, Output
+from gamlens.models.devices import chosen_device
 from gamlens.models.hooked import HookedModel
 from gamlens.pairs import text as text_embedding
 from gamlens.pairs.pair_trace import PairTrace
@@ -61,8 +62,9 @@ class Lens:
 
     Args:
         model_or_name: An nn.Module, or a name: one of MODELS, any classifier of torchvision, "timm/NAME" or "hf/ID".
-        weights: A .safetensors or .pth file, a state dict, or "random"; by default a named model's pretrained weights.
-            If `model_or_name` is an nn.Module, they are loaded into it.
+        weights: A .safetensors or .pth file, a state dict, or "random"; for a model of torchvision also the name of
+            its weights, such as "IMAGENET1K_V1". By default a named model's pretrained weights. If `model_or_name` is
+            an nn.Module, they are loaded into it.
         blocks: Names of the blocks to read, in the order they run: a module ("layer4"), or a function that the network
             applies to the output of a module ("features:relu"). By default those that the named network declares, or
             else those that are found. `lens.blocks`, or `gamlens blocks MODEL`, shows them.
@@ -71,8 +73,10 @@ class Lens:
         output: Where the class scores are in what the model returns: a key or attribute, an index, or a callable.
         transform: How an image becomes the input: "squash" (resize to the input size, the default), "crop" (resize the
             short side, then crop the centre), a Transform, or a callable from a PIL image to a tensor (C,H,W).
-        labels: Class names, one per class, in the order of the class scores.
-        device: Where the model is moved, such as "cuda". By default it stays where it is.
+        labels: Class names, one per class, in the order of the class scores. By default those in the file of weights
+            (`idx_to_class`, `class_to_idx` or `classes`), or else those of the named model.
+        device: Where the model is moved, such as "cuda"; "auto" is a GPU where there is one, else the CPU. By default
+            the model stays where it is.
         precision: "fp32", or "bf16" or "fp16" for autocast.
         compile: Whether the network is compiled: the first call is slow, later ones are faster. If weights change
             later, results change with them. Settings of layers that are plain numbers (eps, stride) are read only
@@ -114,7 +118,7 @@ class Lens:
         multi_label: bool | None = None,
         text: models.TextEncoder | None = None,
     ) -> None:
-        network = models.load(model_or_name, weights=weights)
+        network = models.load(model_or_name, weights=weights, own_labels=labels is None)
         self.name, self.weights, self.precision = network.name, network.weights, precision
         self.about = {  # what is recorded with every result
             "model": network.name,
@@ -176,12 +180,13 @@ class Lens:
         return self._hooked.layout
 
     def to(self, device: str | torch.device) -> Lens:
-        """Move the model to a device; returns the lens itself."""
+        """Move the model to a device, with "auto" to a GPU where there is one; returns the lens itself."""
+        device = chosen_device(device, self.device)
         try:
             self.model.to(device)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, TypeError) as error:
             why = str(error).splitlines()[0]
-            known = "give cpu, cuda, cuda:1 (the second GPU) or mps."
+            known = "give auto, cpu, cuda, cuda:1 (the second GPU) or mps."
             why = known if why.startswith("Expected one of") else f"{why} Or {known}"
             raise GamlensError(f"Cannot use the device {str(device)!r}: {why}") from error
         return self
@@ -207,7 +212,9 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         score: str | scores.OutputScore = "logit",
+        temperature: float = 1.0,
         views: ViewList = (),
+        lattice: str = "read",
         batch_size: int | None = None,
     ) -> Explanation:
         """Why this class? Makes one map per image and target class.
@@ -216,13 +223,17 @@ class Lens:
             images: The images, as the class docstring says. A tensor or a prepared batch runs in one forward.
             target: None for the top class of each image; a class, by index or name, for all images; or a list with one
                 entry per image, each a class, None, or a list of classes.
-            method: A name of `gamlens.METHODS`; all but "vdsn", which explains pairs only.
+            method: A name of `gamlens.METHODS`; all but "vdsn" and "vdsn_max", which explain pairs only.
             n: How many blocks the map is made of, counted from the last. The default gives one block where the model
                 has only one.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: What is explained: "logit", "softmax", "sigmoid", "probability" (the sigmoid if `multi_label`, else
                 the softmax), or a callable that takes the model's output and returns one number per image, (B,).
+            temperature: For a score that is a probability: the class scores are divided by it before the softmax or
+                sigmoid. The probabilities of `Trace.top` are then those at this temperature, too.
             views: Further views of each image whose maps are averaged, such as ("flip", 1.43): see `trace`.
+            lattice: If the network reads only every second (or s-th) row and column of a block, as the original
+                ResNet does, the block's map is made of these positions ("read") or of all of them ("keep").
             batch_size: Images per forward, 32 by default.
 
         Returns:
@@ -238,16 +249,21 @@ class Lens:
         if isinstance(images, ModelInput) and batch_size is not None:
             raise GamlensError("Prepared images run in one forward: leave batch_size out.")
         if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
-            trace = self.trace(images, target, n=n, method=method, score=score, views=views, keep_graph=False)
-            return trace.explain(method, n, fuse)
+            trace = self.trace(
+                images, target, n=n, method=method, score=score, temperature=temperature, views=views, keep_graph=False
+            )
+            return trace.explain(method, n, fuse, lattice=lattice)
         items, step = list(pictures(images)), batch_size or BATCH_SIZE
         wanted = targets.per_image(target, len(items)) if target is not None else None
         parts = []
         for start in range(0, len(items), step):
             some = slice(start, start + step)
             own = wanted[some] if wanted is not None else None
-            trace = self.trace(items[some], own, n=n, method=method, score=score, views=views, keep_graph=False)
-            parts.append(trace.explain(method, n, fuse))
+            trace = self.trace(
+                items[some], own, n=n, method=method, score=score, temperature=temperature, views=views,
+                keep_graph=False,
+            )  # fmt: skip
+            parts.append(trace.explain(method, n, fuse, lattice=lattice))
         return concat(parts)
 
     def trace(
@@ -258,6 +274,7 @@ class Lens:
         n: int | None = 2,
         method: str = "gam",
         score: str | scores.OutputScore = "logit",
+        temperature: float = 1.0,
         views: ViewList = (),
         keep_graph: bool = True,
     ) -> Trace:
@@ -270,7 +287,7 @@ class Lens:
             method: The method that the trace is for. The default serves every method of kind "block". For a method of
                 kind "input", the pixels are captured in place of blocks. For a method that needs no gradient, no
                 backward is run, and the trace can then explain only by methods that need none.
-            score: As `classify` takes it.
+            score, temperature: As `classify` takes them.
             views: Further views of each image; the maps of all views are averaged. A number scales the input size, and
                 "flip" adds a mirrored copy at every scale. So ("flip", 1.43, 2.0) makes six views: the plain one, two
                 larger ones, and the mirrored copies of these three.
@@ -286,15 +303,18 @@ class Lens:
         """
         if not isinstance(score, str) and target is not None:
             raise GamlensError("A callable score says itself what is explained: leave target out.")
+        if not isinstance(score, str) and temperature != 1:
+            raise GamlensError("A callable score divides by a temperature itself: leave temperature out.")
         inputs = self.prepare(images, views=views)
-        provenance = self._provenance(inputs, score=scores.score_name(score))
+        asked: dict[str, Any] = {} if temperature == 1 else {"temperature": temperature}
+        provenance = self._provenance(inputs, score=scores.score_name(score), **asked)
         traces: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             if traces and isinstance(score, str):
                 target = traces[0][0].resolved_targets()  # the plain view, which comes first, decides
             with self._hooked.guard.hold():
                 record = self._hooked.forward(batch, n, method=METHODS[method])
-                trace = self._trace_of(record, batch.shape[0], target, score, provenance, keep_graph)
+                trace = self._trace_of(record, batch.shape[0], target, score, temperature, provenance, keep_graph)
             traces.append((trace, mirrored))
         (plain, _), *others = traces
         return plain.with_views(others)
@@ -305,6 +325,7 @@ class Lens:
         count: int,
         target: Any,
         score: str | scores.OutputScore,
+        temperature: float,
         provenance: Provenance,
         keep_graph: bool,
     ) -> Trace:
@@ -313,7 +334,7 @@ class Lens:
         The caller holds the model (`ModelGuard.hold`), because the backward runs in here.
         """
         if isinstance(score, str):
-            rule = scores.find_class_score(score, multi_label=self.multi_label)
+            rule = scores.find_class_score(score, multi_label=self.multi_label, temperature=temperature)
             with torch.set_grad_enabled(record.has_graph):
                 output = self._hooked.class_scores(record, count)
                 with without_autocast(output):
@@ -332,7 +353,9 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         score: str = "logit",
+        temperature: float = 1.0,
         views: ViewList = (),
+        lattice: str = "read",
         batch_size: int = 16,
         workers: int | None = None,
     ) -> Iterator[StreamResult]:
@@ -347,7 +370,7 @@ class Lens:
         Args:
             images: Any iterable of paths, PIL images or arrays.
             target: None for the top class, or a class or a list of classes for every image.
-            method, n, fuse, score, views: As `classify` takes them.
+            method, n, fuse, score, temperature, views, lattice: As `classify` takes them.
             batch_size: Images per forward.
             workers: Number of threads that decode; by default as many as the machine has cores, at most 8.
 
@@ -366,8 +389,10 @@ class Lens:
 
         def explain(inputs: ModelInput) -> tuple[Trace, Explanation]:
             wanted = None if target is None else [target] * len(inputs.pictures)
-            trace = self.trace(inputs, wanted, n=n, method=method, score=score, keep_graph=False)
-            return trace, trace.explain(method, n, fuse)
+            trace = self.trace(
+                inputs, wanted, n=n, method=method, score=score, temperature=temperature, keep_graph=False
+            )
+            return trace, trace.explain(method, n, fuse, lattice=lattice)
 
         return stream(
             images,
@@ -390,6 +415,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         views: ViewList = (),
+        lattice: str = "read",
     ) -> PairExplanation:
         """Why similar? Makes both maps of each pair.
 
@@ -400,7 +426,7 @@ class Lens:
             score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
                 (P,D) to one number per pair, (P,).
             method: A name of METHODS.
-            n, fuse, views: As `classify` takes them.
+            n, fuse, views, lattice: As `classify` takes them.
 
         Returns:
             A PairExplanation: `scores` (P,), and the Explanations `x` and `y` with one map per pair.
@@ -413,7 +439,7 @@ class Lens:
         """
         pair = self.trace_pair(x, y, n=n, method=method, views=views)
         pair.sides(score, keep=False)
-        return pair.release().explain(method, n, fuse, score=score)
+        return pair.release().explain(method, n, fuse, score=score, lattice=lattice)
 
     def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
         """Run one forward of all images of both sides, from which pairs are explained under any score and method.
@@ -471,6 +497,7 @@ class Lens:
         n: int = 2,
         fuse: Fusion = "mean",
         views: ViewList = (),
+        lattice: str = "read",
         embeddings: Any = None,
     ) -> Explanation:
         """Why does this image fit this caption? Makes one map per image and caption, by the cosine of their embeddings.
@@ -478,7 +505,7 @@ class Lens:
         Args:
             images: The images, as the class docstring says.
             captions: One caption or T of them.
-            method, n, fuse, views: As `classify` takes them.
+            method, n, fuse, views, lattice: As `classify` takes them.
             embeddings: The captions' embeddings (T,D). By default the model's own text half computes them, or the
                 function given as Lens(text=...).
 
@@ -491,7 +518,7 @@ class Lens:
             ['a cat', 'a dog']
         """
         trace = self.trace_text(images, captions, n=n, method=method, views=views, embeddings=embeddings)
-        return trace.explain(method, n, fuse)
+        return trace.explain(method, n, fuse, lattice=lattice)
 
     def trace_text(
         self,
@@ -557,6 +584,7 @@ class Lens:
         method: str = "gam",
         n: int = 1,
         fuse: Fusion = "mean",
+        lattice: str = "read",
         top: int | None = None,
         pairs: Sequence[tuple[int, int]] | None = None,
         batch_size: int = 64,
@@ -573,7 +601,7 @@ class Lens:
             score: As `compare` takes it.
             method: A name of METHODS.
             n: How many blocks the maps are made of. A Gallery holds one; for more, its images are run again.
-            fuse: As `classify` takes it.
+            fuse, lattice: As `classify` takes them.
             top: If given, each query is paired only with the `top` images of `gallery` that are most similar to it.
             pairs: If given, only these pairs are explained: (number of the query, number of the image in `gallery`).
                 Without `top` and `pairs`, all pairs are.
@@ -589,7 +617,14 @@ class Lens:
             ([0], 1)
         """
         options = retrieval.PairOptions(
-            score=score, method=method, n=n, fuse=fuse, top=top, pairs=pairs, batch_size=batch_size
+            score=score,
+            method=method,
+            n=n,
+            fuse=fuse,
+            lattice=lattice,
+            top=top,
+            pairs=pairs,
+            batch_size=batch_size,
         )
         return retrieval.compare_many(self, queries, gallery, options)
 
@@ -633,7 +668,8 @@ class Lens:
 
     def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
         """What results carry along: the images, and how the maps were made (`self.about` with `asked` added to it)."""
-        about = {**self.about, **asked}
+        device = self._hooked.reference_tensor(inputs.batches[0]).device
+        about = {**self.about, "device": str(device), **asked}
         if inputs.views != PLAIN_VIEW:
             about["views"] = {"scales": list(inputs.views.scales), "mirrored": inputs.views.mirrored}
         height, width = inputs.batches[0].shape[2:]

@@ -98,12 +98,12 @@ def logit(outputs: Tensor) -> Tensor:
 
 
 def softmax(outputs: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Probability of one class among all: (B,K) -> (B,K)."""
+    """Probability of one class among all, softmax(outputs / temperature): (B,K) -> (B,K)."""
     return (outputs / temperature).softmax(dim=1)
 
 
 def sigmoid(outputs: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Probability of each class by itself, for multi-label heads: (B,K) -> (B,K)."""
+    """Probability of each class by itself, sigmoid(outputs / temperature), for multi-label heads: (B,K) -> (B,K)."""
     return (outputs / temperature).sigmoid()
 
 
@@ -174,6 +174,7 @@ CLASS_SCORES: dict[str, ClassScore] = Registry(
     {"logit": logit, "probability": softmax, "softmax": softmax, "sigmoid": sigmoid},
     hint=" In Python a function may be given, too.",
 )
+PROBABILITIES = (softmax, sigmoid)  # the class scores that take a temperature
 PAIR_SCORES: dict[str, PairScore] = Registry(
     "pair score",
     {
@@ -203,9 +204,32 @@ PAIR_SCORES: dict[str, PairScore] = Registry(
 )
 
 
-def find_class_score(name: str, *, multi_label: bool = False) -> ClassScore:
-    """The class score of that name; "probability" is the sigmoid for a multi-label model."""
-    return sigmoid if multi_label and name == "probability" else CLASS_SCORES[name]
+def find_class_score(name: str, *, multi_label: bool = False, temperature: float = 1.0) -> ClassScore:
+    """The class score of that name; "probability" is the sigmoid for a multi-label model.
+
+    A temperature T other than 1 divides the class scores before a softmax or sigmoid; other scores do not take one.
+    """
+    rule = sigmoid if multi_label and name == "probability" else CLASS_SCORES[name]
+    if temperature == 1:
+        return rule
+    check_temperature(temperature)
+    if rule not in PROBABILITIES:
+        known = ", ".join(key for key, value in CLASS_SCORES.items() if value in PROBABILITIES)
+        raise GamlensError(
+            f"temperature={temperature} changes probabilities only, and the score is {name!r}: use score {known}, or "
+            "leave temperature out."
+        )
+    return partial(rule, temperature=temperature)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise a GamlensError if class scores cannot be divided by this temperature."""
+    known = isinstance(temperature, int | float) and math.isfinite(temperature)
+    if not known or temperature <= 0:
+        raise GamlensError(
+            f"temperature={temperature!r}: give a number above 0. 1 changes nothing, 2 makes probabilities less "
+            "certain, 0.5 makes them more certain."
+        )
 
 
 def find_pair_score(score: str | PairScoreFunction) -> PairScore:
@@ -238,6 +262,6 @@ def without_saturated(gradient: Tensor, mask: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *[1] * (gradient.ndim - 1)), 0, gradient)
 
 
-def probabilities(outputs: Tensor, *, multi_label: bool = False) -> Tensor:
+def probabilities(outputs: Tensor, *, multi_label: bool = False, temperature: float = 1.0) -> Tensor:
     """The probabilities that are shown to users: class scores (B,K) -> (B,K) in float32."""
-    return sigmoid(outputs.float()) if multi_label else torch.softmax(outputs.float(), dim=1)
+    return (sigmoid if multi_label else softmax)(outputs.float(), temperature=temperature)

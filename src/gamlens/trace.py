@@ -23,6 +23,7 @@ from gamlens.explanation import NO_CLASS, Explanation
 from gamlens.fuse import BlockMaps, at_least_float32, without_autocast
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
+from gamlens.lattice import Lattice, check_reading
 from gamlens.methods import METHODS, Method, Reads
 from gamlens.methods import names as methods_of
 from gamlens.targets import ResolvedTargets
@@ -137,6 +138,7 @@ class Trace:
             averaged into this trace's own.
         checks: Tests for values that are not finite and the like, which `Explanation.check` runs.
         make_maps: `fuse.make_maps`, or a compiled version of it.
+        lattices: For blocks of which the network reads only every second (or s-th) row and column, which ones.
         method: The method of kind "input" that the pixels were captured for. No other can be explained from them.
         record: The forward with its graph, for `retarget`; None once it is released, or if there is no graph.
         values: The scores of all classes, (B,K), in that graph.
@@ -152,6 +154,7 @@ class Trace:
     views: tuple[tuple[Trace, bool], ...] = ()
     checks: Checks = field(default_factory=Checks)
     make_maps: fuse.MapMaker = fuse.make_maps
+    lattices: Mapping[str, Lattice] = field(default_factory=dict)
     method: Method | None = None
     record: ForwardRecord | None = field(default=None, repr=False)
     values: Tensor | None = field(default=None, repr=False)
@@ -190,6 +193,7 @@ class Trace:
             output=output,
             checks=record.checks.with_check(finite_score(chosen, len(wanted.images)), chosen.device),
             make_maps=record.make_maps,
+            lattices=record.lattices,
             method=record.method,
             record=record if keep_graph else None,
             values=values if keep_graph else None,
@@ -209,6 +213,7 @@ class Trace:
             provenance=provenance,
             checks=record.checks.with_check(check, value.device),
             make_maps=record.make_maps,
+            lattices=record.lattices,
             method=record.method,
         )
 
@@ -238,7 +243,9 @@ class Trace:
 
     # Maps
 
-    def explain(self, method: str = "gam", n: int = 2, fuse: fuse.Fusion = "mean") -> Explanation:
+    def explain(
+        self, method: str = "gam", n: int = 2, fuse: fuse.Fusion = "mean", *, lattice: str = "read"
+    ) -> Explanation:
         """Make the maps of a method. No forward and no backward is run.
 
         Args:
@@ -246,26 +253,32 @@ class Trace:
             n: How many of the captured blocks the map is made of, counted from the last. The default gives one block
                 where only one was captured.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
+            lattice: If the network reads only every second (or s-th) row and column of a block, its map is made of
+                these positions ("read"), or of all, as a lattice of dots ("keep"). `lattices` says of which blocks.
 
         Returns:
             An Explanation with one row per row of the trace: `maps` (R,H,W) in [0,1]. A method of kind "input" has one
             map, of the pixels, whatever n is.
         """
+        check_reading(lattice)
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
         names = last_layers(tuple(self.activations), n, beyond=", or trace with a larger n")
         with torch.no_grad(), without_autocast(self.scores):
             if self.views:
-                made = self._maps_over_views(method, names, fuse)
+                made = self._maps_over_views(method, names, fuse, lattice)
             else:
-                made = self.make_maps(entry.fn, self._inputs(method, names), self.provenance.size, fuse)
-        return self._explanation(method, names, fuse, made)
+                inputs, used = self._inputs(method, names), tuple[Lattice | None, ...]()
+                if lattice == "read" and not self.lattices.keys().isdisjoint(names):
+                    used = tuple(map(self.lattices.get, names))
+                made = self.make_maps(entry.fn, inputs, self.provenance.size, fuse, used)
+        return self._explanation(method, names, fuse, made, lattice)
 
     def explain_raw(self, method: str, raw: Tensor) -> Explanation:
         """The Explanation of raw maps (R,h,w) of the last block: resized and normalised like those of `explain`."""
         with torch.no_grad(), without_autocast(self.scores):
             made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
-        return self._explanation(method, self.blocks[-1:], "mean", made)
+        return self._explanation(method, self.blocks[-1:], "mean", made, "keep")
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
         """The method's maps of one block as its formula gives them: neither resized nor normalised.
@@ -327,25 +340,36 @@ class Trace:
             raise _no_gradients(what)
         return map(at_least_float32, self._rows_at(block or self.blocks[-1], ("activation", "gradient")))
 
-    def _maps_over_views(self, method: str, names: Sequence[str], how: fuse.Fusion) -> BlockMaps:
+    def _maps_over_views(self, method: str, names: Sequence[str], how: fuse.Fusion, lattice: str) -> BlockMaps:
         """The maps of every block averaged over all views, and then fused over the blocks.
 
-        The map of a mirrored view is mirrored back before it is resized. A block's map counts as flat only if it is
-        flat in every view.
+        The map of a mirrored view is mirrored back before it is resized; with a lattice afterwards, since its
+        positions lie elsewhere in the mirrored block. A block's map counts as flat only if it is flat in every view.
         """
         size, blocks, spans = self.provenance.size, [], []
         for name in names:
             seen = []
             for trace, mirrored in ((self, False), *self.views):
-                raw = trace.raw(method, name)
-                seen.append(fuse.min_max(fuse.resize(raw.flip(2) if mirrored else raw, size)))
+                seen.append(fuse.min_max(trace._view_map(method, name, size, mirrored, lattice)))
             blocks.append(torch.stack([maps for maps, _ in seen]).mean(dim=0))
             flat = torch.stack([bad for _, bad in seen]).all(dim=0)
             # Averages have no span of their own: 0 stands for a good map, infinity for a flat one (see BlockMaps).
             spans.append(torch.zeros_like(flat, dtype=torch.float32).masked_fill(flat, math.inf))
         return BlockMaps(torch.stack(blocks), fuse.fuse(blocks, how), torch.stack(spans))
 
-    def _explanation(self, method: str, names: Sequence[str], how: fuse.Fusion, made: BlockMaps) -> Explanation:
+    def _view_map(self, method: str, name: str, size: tuple[int, int], mirrored: bool, lattice: str) -> Tensor:
+        """The map of one block in this view, mirrored back if the view is mirrored, and resized: (R,H,W)."""
+        lattice_here = self.lattices.get(name) if lattice == "read" else None
+        if lattice_here is not None:
+            (inputs,) = self._inputs(method, [name])
+            resized = fuse.lattice_map(METHODS[method].fn, inputs, size, lattice_here)
+            return resized.flip(2) if mirrored else resized
+        raw = self.raw(method, name)
+        return fuse.resize(raw.flip(2) if mirrored else raw, size)
+
+    def _explanation(
+        self, method: str, names: Sequence[str], how: fuse.Fusion, made: BlockMaps, lattice: str
+    ) -> Explanation:
         device = made.fused.device
         found = self.checks
         for trace, _ in self.views:
@@ -361,6 +385,9 @@ class Trace:
             "fuse": how if isinstance(how, str) else [float(weight) for weight in how],
             "blocks": list(names),
         }
+        if not self.lattices.keys().isdisjoint(names):
+            found_at = {name: self.lattices[name].record() for name in names if name in self.lattices}
+            about["lattice"] = {"reading": lattice, "blocks": found_at}
         return Explanation(
             maps=made.fused.float(),
             blocks=dict(zip(names, made.blocks.float(), strict=True)),
@@ -432,7 +459,8 @@ class Trace:
             raise GamlensError("There are no classes to rank: the score of this trace is not a class score.")
         output = self.output.detach().float()
         best = output.topk(min(k, output.shape[1]), dim=1)
-        chance = scores.probabilities(output, multi_label=self.multi_label).gather(1, best.indices)
+        heat = self.provenance.about.get("temperature", 1.0)
+        chance = scores.probabilities(output, multi_label=self.multi_label, temperature=heat).gather(1, best.indices)
         labels = self.provenance.labels
         arrival = to_host([best.indices, best.values, chance], pool)
 

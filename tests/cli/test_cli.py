@@ -73,6 +73,16 @@ def test_classify_json_is_all_of_stdout(photos: Path, tmp_path: Path) -> None:
     assert Image.open(next(Path(record["folder"]).glob("000-*.png"))).size == Image.open(path("lion")).size
 
 
+def test_classify_at_a_temperature(photos: Path, tmp_path: Path) -> None:
+    """The score and the guesses are of one temperature, and the JSON says which."""
+    arguments = ["classify", str(photos / "lion.jpg"), "--json", "--score", "softmax", "--out", str(tmp_path)]
+    found = [json.loads(runner.invoke(app, [*arguments, *more]).stdout)[0] for more in ((), ("--temperature", "3"))]
+    scores = [record["explained"][0]["score"] for record in found]
+    assert scores[1] < 0.9 * scores[0]
+    assert scores == pytest.approx([record["top"][0]["probability"] for record in found], abs=1e-5)
+    assert ["temperature" in record["about"] for record in found] == [False, True]
+
+
 def test_compare_writes_both_maps(photos: Path, tmp_path: Path) -> None:
     files = [str(photos / "lion.jpg"), str(photos / "cheetah.jpg")]
     result = runner.invoke(app, ["compare", *files, "--json", "--out", str(tmp_path)])
@@ -97,6 +107,8 @@ def test_compare_writes_both_maps(photos: Path, tmp_path: Path) -> None:
         (["classify", "{photos}/lion.jpg", "-n", "9"], "n from 1 to 4"),
         (["classify", "{photos}/lion.jpg", "--blocks", "bn2,blocks.9"], "no module 'blocks.9'"),
         (["classify", "{photos}/lion.jpg", "--score", "logits"], "did you mean 'logit'"),
+        (["classify", "{photos}/lion.jpg", "--temperature", "2"], "the score is 'logit'"),
+        (["classify", "{photos}/lion.jpg", "--score", "softmax", "--temperature", "0"], "give a number above 0"),
         (["classify", "{photos}/lion.jpg", "--fuse", "sum"], "no fusion 'sum'"),
         (["classify", "{photos}/lion.jpg", "--out", "{photos}/readme.txt/x"], "readme.txt' is a file. Give another"),
         (["classify", "{photos}/lion.jpg", "--out", "{photos}/lion.jpg"], "lion.jpg' is a file. Give another folder"),

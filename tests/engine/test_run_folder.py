@@ -242,3 +242,26 @@ def test_a_kill_at_the_very_end_leaves_no_records(tmp_path: Path, monkeypatch: p
         folder.finish({"items": 18})
     assert not (tmp_path / "records").exists()
     assert len(rows(RunFolder.finished(tmp_path, suffix=".json", make="it"))) == 18
+
+
+def test_a_run_of_an_earlier_version_says_less_and_is_continued(tmp_path: Path) -> None:
+    """A newer entry has the value that was fixed before; another value of it is another run."""
+    old = {**ABOUT, "how": {"size": 1}}
+    with RunFolder(tmp_path, old, suffix=".json") as folder:
+        for _, _ in zip(range(2), run_local(JOB, ITEMS, folder), strict=False):
+            pass
+        kept = folder.written()
+    unsaid = {"device": "cpu", "how": {"heat": 1.0}}
+    new = {**ABOUT, "how": {"size": 1, "heat": 1.0}, "device": "cpu"}
+    other = {**new, "how": {"size": 1, "heat": 2.0}}
+    with (
+        pytest.raises(GamlensError, match=r"how\.heat: 1\.0 there, 2\.0 now"),
+        RunFolder(tmp_path, other, suffix=".json", unsaid=unsaid),
+    ):
+        pass
+    with pytest.raises(GamlensError, match="device: None there"), RunFolder(tmp_path, new, suffix=".json"):
+        pass
+    with RunFolder(tmp_path, new, suffix=".json", unsaid=unsaid) as folder:
+        assert {done.chunk for done in run_local(JOB, ITEMS, folder)} == set(range(5)) - kept
+        folder.finish({"items": 18})
+    assert RunFolder.finished(tmp_path, suffix=".json", make="it").about == old

@@ -6,18 +6,20 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from run_files import titles
 from torch import nn
 from typer.testing import CliRunner
 
-from gamlens import GamlensError, Lens, Transform
+from gamlens import GamlensError, Lens, Transform, metrics
 from gamlens.cli import app
-from gamlens.data import load
+from gamlens.data import load, small
 from gamlens.evaluation import measure, results
 from gamlens.evaluation.ablation import Plan, measures, table, write
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol, units
 from gamlens.evaluation.runs import evaluate_run
+from gamlens.scores import PAIR_SCORES
 
 SIDE, IMAGES = 64, 6
 PLAN = Plan(("gam", "grad_cam"))
@@ -26,6 +28,12 @@ PLAN = Plan(("gam", "grad_cam"))
 @pytest.fixture(scope="module")
 def root(boxed):
     return boxed(IMAGES, lambda number: 40 + 5 * number)
+
+
+@pytest.fixture(scope="module")
+def many(boxed):
+    """Enough images that two of each class are among the smallest quarter."""
+    return boxed(16, lambda number: 20 + 4 * number)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +143,9 @@ def test_only_errors_is_an_error(run):
         ({"fusions": ()}, "no fusion to vary"),
         ({"fusions": ("sum",)}, "no fusion 'sum'"),
         ({"fill": "red"}, "fill cannot be 'red'"),
+        ({"task": "cosin"}, "did you mean 'cosine'"),
+        ({"subset": "5"}, "subset cannot be '5'"),
+        ({"task": "dot", "pairs": "neighbour", "pairs_per_class": 2}, "use pairs='drawn'"),
         ({"confidence": "odds"}, "confidence is logit or probability"),
     ],
 )
@@ -143,7 +154,7 @@ def test_bad_plans(options, message):
         Plan(**options)
 
 
-def test_command(root, tmp_path):
+def test_command(root, many, tmp_path):
     (tmp_path / "net.py").write_text(
         "import torch\nfrom nets import small\nfrom gamlens import Lens, Transform\n"
         f"def build():\n    return Lens(small().float(), transform=Transform(({SIDE}, {SIDE})))\n"
@@ -155,6 +166,28 @@ def test_command(root, tmp_path):
     assert "1 items could not be read" in result.stderr
     assert "n = 3" in result.stdout
     assert (tmp_path / "out" / "ablation.png").is_file()
+    pairs = [
+        *at,
+        "--root",
+        str(many / "items.csv"),
+        "--task",
+        "dot",
+        "--subset",
+        "25",
+        "--pairs-per-class",
+        "1",
+        "-n",
+        "1,2",
+        "--fusions",
+        "mean,max",
+    ]
+    paired = CliRunner().invoke(app, [*pairs, "--out", str(tmp_path / "pairs")])
+    assert "n = 2" in paired.stdout, paired.stderr
+    described = json.loads((tmp_path / "pairs" / "ablation.json").read_text())
+    assert {name: described["protocol"][name] for name in ("task", "subset", "pairs_per_class")} == {
+        "task": "dot", "subset": "25", "pairs_per_class": 1
+    }  # fmt: skip
+    assert {"iou.csv", "adp.csv", "pic.csv"} <= {file.name for file in (tmp_path / "pairs").iterdir()}
     wrong = CliRunner().invoke(app, [*at, "-n", "9"])
     assert "n=9 blocks were asked for" in " ".join(wrong.stderr.split())
     assert "Example:" in CliRunner().invoke(app, ["ablate", "--help"]).stdout
@@ -178,6 +211,72 @@ def test_an_item_that_fails_in_the_model_is_an_error_row(lens, root, monkeypatch
     monkeypatch.setattr(measure, "_class_rows", partial(picky, wrong=""))
     with pytest.raises(GamlensError, match=r"^not this one$"):
         list(evaluate(lens, items, plan.protocol(lens), batch=4))
+
+
+@pytest.mark.parametrize("task", ["cosine", "dot"])
+def test_fusions_on_pairs_are_those_of_explain(lens, root, task):
+    """The rows of every fusion: the IoU of its map, and the similarity with one image masked by it."""
+    plan = Plan(("gam", "vdsn"), (1, 2), fusions=("mean", "product"), task=task, pairs="neighbour")
+    dataset, protocol = load("table", root / "items.csv"), plan.protocol(lens)
+    items = [unit for unit in units(dataset, protocol) if "broken" not in unit.name][:2]
+    rows = [row for part in evaluate(lens, items, protocol, batch=2) for row in part]
+    unit = items[1]
+    files = [sample.image for sample in unit.samples]
+    whole = lens.prepare(files)
+    mean, std = (torch.tensor(value)[:, None, None] for value in (lens.transform.mean, lens.transform.std))
+    pixels, embeddings = whole.batches[0] * std + mean, lens.embed(whole)
+    rule = PAIR_SCORES[task].fn
+    for how in plan.fusions:
+        result = lens.compare(*files, score=task, n=2, fuse=how)
+        for side, other in ((0, 1), (1, 0)):
+            key = {"item": unit.name, "method": "gam", "n": 2, "fuse": how, "side": "xy"[side]}
+            (row,) = (row for row in rows if key.items() <= row.items())
+            maps = (result.x, result.y)[side].maps
+            box = next(box for box in unit.samples[side].boxes)
+            truth = torch.tensor([[box.x0 * SIDE / 100, box.y0 * SIDE / 80, box.x1 * SIDE / 100, box.y1 * SIDE / 80]])
+            np.testing.assert_allclose(row["iou"], metrics.iou_grid(maps, [truth])[0], rtol=0, atol=1e-6)
+            after = rule(lens.embed((pixels[side] * maps - mean) / std), embeddings[other : other + 1])
+            assert row["before_similarity"] == pytest.approx(float(result.scores[0]), rel=1e-4)
+            assert row["after_similarity"] == pytest.approx(float(after), rel=1e-3, abs=1e-5)
+    means = {row["fuse"]: row["map_mean"] for row in rows if (row["method"], row["n"], row["side"]) == ("gam", 2, "x")}
+    assert means["mean"] != means["product"]
+    found = table(rows, results.describe(lens, dataset, protocol, len(items)), plan)
+    assert {"IoU", "ADP", "PIC"} <= set(found["gam", 2, "product"])
+    assert ("vdsn", 1, "mean") in found
+
+
+def test_pairs_of_one_map_share_a_forward(lens, root):
+    calls = []
+    hook = lens.model.register_forward_pre_hook(lambda module, args: calls.append(len(args[0])))
+    plan = Plan(("gam",), (1, 2), task="dot", pairs="neighbour")
+    items = units(load("table", root / "items.csv"), plan.protocol(lens))[:2]
+    rows = [row for part in evaluate(lens, items, plan.protocol(lens), batch=2) for row in part]
+    hook.remove()
+    maps = 1 + len(JOINED) + 2  # n = 1 is the same whatever the fusion; all ones are the image itself
+    assert sum(calls) == 2 * 2 * (1 + maps)
+    assert not any(row["error"] for row in rows)
+
+
+def test_the_mean_fusion_of_pairs_equals_the_evaluation(lens, root):
+    plan = Plan(("gam",), (2,), ("mean",), task="cosine", seed=1, pairs_per_class=1)
+    items = units(load("table", root / "items.csv"), plan.protocol(lens))
+    rows = [row for part in evaluate(lens, items, plan.protocol(lens), batch=2) for row in part]
+    for kind, column in (("localization", "iou"), ("objective", "after_similarity")):
+        protocol = Protocol(kind, "cosine", ("gam",), (2,), seed=1, pairs_per_class=1)
+        theirs = [row for part in evaluate(lens, items, protocol, batch=2) for row in part]
+        keyed = {(row["item"], row["method"], row["side"]): row[column] for row in theirs if not row["error"]}
+        mine = {(row["item"], row["method"], row["side"]): row[column] for row in rows if not row["error"]}
+        assert mine == keyed
+        assert mine
+
+
+@pytest.mark.parametrize("task", ["classification", "dot"])
+def test_small_objects_alone(lens, many, task):
+    plan = Plan(("gam",), (1,), ("mean",), task=task, subset="25")
+    dataset = load("table", many / "items.csv")
+    names = {name for unit in units(dataset, plan.protocol(lens)) for name in unit.name.split("~")}
+    assert names <= small(dataset, 25).names
+    assert 0 < len(names) < len(dataset)
 
 
 def test_all_ones_change_nothing_exactly(run):

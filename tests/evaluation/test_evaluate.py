@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import nets
@@ -13,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from run_files import titles, write_run
+from torchvision.transforms.v2.functional import gaussian_blur
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform, metrics
@@ -21,7 +23,7 @@ from gamlens.data import Box, Dataset, Sample, hold_out, load, neighbour_pairs, 
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.paper_numbers import paper_of
-from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.protocol import Protocol, units, variant
 from gamlens.evaluation.table_files import comma_separated, latex
 
 SIDE, IMAGES = 64, 12
@@ -74,6 +76,25 @@ def test_objective_rows(lens: Lens, root: Path) -> None:
     assert row["after_logit"] == pytest.approx(float(after), abs=1e-4)
 
 
+def test_the_temperature_of_the_probability(lens: Lens, root: Path) -> None:
+    """Probabilities before and after are softmax(class scores / T); class scores and maps stay as they are."""
+    plain, heated = (
+        measured(lens, root, Protocol("objective", methods=("gam",), n=(1,), temperature=heat)) for heat in (1, 4)
+    )
+    assert (plain.about["protocol"]["temperature"], heated.about["protocol"]["temperature"]) == (1.0, 4.0)
+    assert (variant(plain.about), variant(heated.about)) == ("", "temperature=4.0")
+    names = ("before_logit", "after_logit", "map_mean")
+    assert [[row[name] for name in names] for row in heated.rows if not row["error"]] == [
+        [row[name] for name in names] for row in plain.rows if not row["error"]
+    ]
+    row = next(row for row in heated.rows if row["item"] == "05.png" and row["method"] == "gam")
+    output = lens.outputs(str(root / "05.png"))[0].double()
+    expected = float((output / 4).exp()[1] / (output / 4).exp().sum())
+    assert row["before_probability"] == pytest.approx(expected, rel=1e-5)
+    other = next(row for row in plain.rows if row["item"] == "05.png" and row["method"] == "gam")
+    assert abs(row["after_probability"] - other["after_probability"]) > 1e-4
+
+
 @pytest.mark.parametrize("task", ["cosine", "dot"])
 def test_pairs(lens: Lens, root: Path, task: str) -> None:
     protocol = Protocol("objective", task, ("gam", "vdsn"), (1,), pairs="neighbour")
@@ -85,6 +106,20 @@ def test_pairs(lens: Lens, root: Path, task: str) -> None:
     assert row["before_similarity"] == pytest.approx(float(expected[0]), rel=1e-4)
     located = measured(lens, root, Protocol("localization", task, ("gam",), (2,), pairs="neighbour"))
     assert len([row for row in located.rows if row["method"] == "gam"]) == 2 * 10
+
+
+def test_the_number_of_pairs_per_class(root: Path, lens: Lens) -> None:
+    """Two classes; the first pairs of each are the same however many are drawn."""
+    dataset = load("table", root / "items.csv")
+    drawn = {count: units(dataset, Protocol(task="dot", pairs_per_class=count)) for count in (1, 3, 5)}
+    assert {count: len(found) for count, found in drawn.items()} == {1: 2, 3: 6, 5: 10}
+    assert [unit.name for unit in drawn[3]] == [unit.name for unit in units(dataset, Protocol(task="dot"))]
+    assert [unit.name for unit in drawn[1]] == [drawn[5][0].name, drawn[5][5].name]
+    about = results.describe(lens, dataset, Protocol(task="dot", pairs_per_class=5), 10)
+    assert about["protocol"]["pairs_per_class"] == 5
+    assert variant(about) == "pairs_per_class=5"
+    del about["protocol"]["pairs_per_class"]  # as in a run of an earlier version
+    assert variant(about) == ""
 
 
 class Half:
@@ -127,6 +162,11 @@ def test_small_objects_and_bad_choices(root: Path) -> None:
         ({"methods": ("vdsn",)}, "explains pairs only"),
         ({"kind": "segmentation", "task": "dot"}, "for classes only"),
         ({"n": ()}, "at least one method and n"),
+        ({"pairs_per_class": 0}, "give the number of pairs to draw"),
+        ({"pairs_per_class": 5, "pairs": "neighbour"}, "use pairs='drawn'"),
+        ({"kind": "objective", "temperature": 0}, "give a number above 0"),
+        ({"kind": "localization", "temperature": 2}, "needs kind objective and task classification"),
+        ({"kind": "objective", "task": "dot", "temperature": 2}, "needs kind objective and task classification"),
     ):
         with pytest.raises(GamlensError, match=message):
             Protocol(**wrong)  # type: ignore[arg-type]
@@ -141,7 +181,8 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     assert len(again.rows) == len(run.rows)
     found = tables.cells(again)
     header, lines = tables.rows_of(found)
-    assert header[:10] == ("task", "data", "model", "metric", "items", "errors", "GAM n=1", "GAM n=2", "Impr.", "paper")
+    assert header[:6] == ("task", "data", "model", "metric", "items", "errors")
+    assert header[6:11] == ("GAM n=1", "GAM n=2", "Impr.", "GAM n=2 vs n=1", "paper")
     assert header[-3:] == ("blank", "ones", "centre")
     assert [line[3] for line in lines] == list(titles("localization"))
     cell = next(cell for cell in found if (cell.metric, cell.method, cell.n) == ("IoU", "gam", 1))
@@ -202,25 +243,60 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     unmasked = CliRunner().invoke(app, ["evaluate", "segmentation", *data, *model, "-o", str(tmp_path / "x")])
     assert "has the ground truth that segmentation needs" in unmasked.stderr
     assert not (tmp_path / "x").exists()
+    five = ["subset", "pairs", *data, "--pairs-per-class", "5", "-o", str(tmp_path / "five.json")]
+    assert CliRunner().invoke(app, five).stdout.startswith("10 items")
     folder = CliRunner().invoke(app, ["subset", "pairs", *data, "-o", str(tmp_path / "tables")])
     assert "it is a folder. Give the name of a file" in folder.stderr
     none = CliRunner().invoke(app, ["table", str(tmp_path)])
     assert "is not a run: run.json is missing" in none.stderr
 
 
-def test_hold_out_is_of_the_whole_set_and_of_single_maps(root: Path, tmp_path: Path) -> None:
-    """Small objects keep the hold-out of all items; of pairs every tenth map is held out, x and y in turn."""
+def test_commands_for_pairs(root: Path, tmp_path: Path) -> None:
+    """The hold-out of single maps is recorded and shown; notes are printed and written; linked pairs count as one."""
+    (tmp_path / "mine.py").write_text(USER)
+    given = ["--data", "table", "--root", str(root / "items.csv"), "--model", f"{tmp_path / 'mine.py'}:lens"]
+    given += ["--task", "cosine", "--pairs", "neighbour", "--methods", "gam", "--hold-out", "3", "--limit", "5"]
+    place = ["-o", str(tmp_path / "run")]
+    made = CliRunner().invoke(app, ["evaluate", "localization", *given, *place, "--hold-out-by", "maps"])
+    assert made.exit_code == 0, made.stderr
+    run = results.read(tmp_path / "run")
+    assert run.about["protocol"]["hold_out_by"] == "maps"
+    assert sum(run.groups["gam", 1]["held_out"]) == 4
+    out = tmp_path / "tables"
+    shown = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(out)])
+    assert shown.exit_code == 0, shown.stderr
+    text = (out / "table.md").read_text()
+    for part in ("hold_out_by=maps", "IoU, MaxBoxAcc count 6 maps of 5 pairs (4 chose", "5 pairs of cosine, table"):
+        assert part in " ".join(shown.stdout.split())
+        assert part in text
+    assert "GAM n=2 vs n=1" in text
+    assert "% Rows of this table count different items." in (out / "table.tex").read_text()
+    assert "whole pairs" in (out / "paired.md").read_text()
+    linked = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "--linked-pairs"])
+    assert "10 maps of 1 groups of pairs" in " ".join(linked.stdout.split())
+    wrong = CliRunner().invoke(app, ["evaluate", "localization", *given, *place, "--hold-out-by", "images"])
+    assert "hold_out_by cannot be 'images'" in wrong.stderr
+
+
+def test_hold_out_is_of_the_whole_set_and_of_whole_pairs(root: Path, tmp_path: Path) -> None:
+    """Small objects keep the hold-out of all items; of pairs every tenth is held out, or every tenth map, x and y."""
     dataset = load("table", root / "items.csv")
     whole = {unit.name: unit.held_out for unit in units(dataset, Protocol(hold_out=4))}
     assert [name for name, held in whole.items() if held == (True,)] == ["00.png", "04.png", "08.png", "broken.png"]
     assert all(whole[unit.name] == unit.held_out for unit in units(dataset, Protocol(hold_out=4, subset="25")))
     pairs = units(dataset, Protocol(task="cosine", pairs="neighbour", hold_out=3))
-    flat = [held for unit in pairs for held in unit.held_out]
+    assert [unit.held_out for unit in pairs] == [(place % 3 == 0,) * 2 for place in range(len(pairs))]
+    single = units(dataset, Protocol(task="cosine", pairs="neighbour", hold_out=3, hold_out_by="maps"))
+    flat = [held for unit in single for held in unit.held_out]
     assert flat == [place % 3 == 0 for place in range(len(flat))]
     assert not any(held for unit in units(dataset, Protocol(hold_out=0)) for held in unit.held_out)
     named = hold_out(dataset, every=3)
     chosen = units(dataset, Protocol(hold_out=0), hold_out=named)
     assert {unit.name for unit in chosen if unit.held_out[0]} == named.names
+    for by, expected in (("maps", lambda held: held), ("pairs", lambda held: (any(held),) * 2)):
+        protocol = Protocol(task="dot", pairs="neighbour", hold_out=0, hold_out_by=by)
+        for unit in units(dataset, protocol, hold_out=named):
+            assert unit.held_out == expected(tuple(sample.name in named.names for sample in unit.samples))
     few = units(dataset, Protocol(), chosen=small(dataset, 25))
     assert {unit.name for unit in few} == small(dataset, 25).names
     drawn = neighbour_pairs(dataset)
@@ -245,6 +321,47 @@ def test_data_of_which_no_item_has_its_annotation_is_an_error_at_once(root: Path
             GamlensError, match=rf"ground truth that {kind} needs: 01\.png has no .*{lacks}\. Is a part"
         ):
             units(dataset, Protocol(kind))
+
+
+def test_curves_before_a_blurred_background(lens: Lens, root: Path) -> None:
+    """Insertion and deletion of one image, step by step and pixel by pixel, over torchvision's blur of it."""
+    steps, kernel, sigma = 4, 21, 6.0
+    protocol = Protocol(
+        "objective", methods=("gam",), n=(1,), curves=steps, curve_background="blur", blur_kernel=kernel,
+        blur_sigma=sigma,
+    )  # fmt: skip
+    run = measured(lens, root, protocol)
+    assert "curve_background=blur, blur_kernel=21, blur_sigma=6.0" in variant(run.about)
+    assert run.about["protocol"]["curves"] == steps
+    row = next(row for row in run.rows if row["item"] == "05.png" and row["method"] == "gam")
+    inputs = lens.prepare(str(root / "05.png"))
+    mean, std = (torch.tensor(value)[:, None, None] for value in (lens.transform.mean, lens.transform.std))
+    pixels = (inputs.batches[0] * std + mean).clamp(0, 1)
+    blurry = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
+    values = lens.classify(inputs, 1, n=1).maps[0].flatten().tolist()
+    brightest = sorted(range(len(values)), key=lambda place: -values[place])
+    curves: dict[str, list[float]] = {"insertion": [], "deletion": []}
+    for step in range(steps + 1):
+        chosen = torch.zeros(SIDE * SIDE, dtype=torch.bool)
+        chosen[brightest[: step * SIDE * SIDE // steps]] = True
+        chosen = chosen.view(SIDE, SIDE)
+        for name, shown in (("insertion", chosen), ("deletion", ~chosen)):
+            image = torch.where(shown, pixels, blurry)
+            curves[name].append(float(lens.outputs((image - mean) / std).softmax(dim=1)[0, 1]))
+    for name, points in curves.items():
+        area = sum((points[at] + points[at + 1]) / 2 / steps for at in range(steps))
+        assert row[name] == pytest.approx(area, abs=1e-5)
+    plain = measured(lens, root, replace(protocol, curve_background="fill"))
+    other = next(row for row in plain.rows if row["item"] == "05.png" and row["method"] == "gam")
+    assert other["after_logit"] == row["after_logit"]
+    assert abs(other["insertion"] - row["insertion"]) > 1e-5
+    for wrong, said in (
+        ({"curve_background": "blurred", "curves": 5}, "did you mean 'blur'"),
+        ({"curve_background": "blur"}, "needs curves"),
+        ({"curve_background": "blur", "curves": 5, "blur_kernel": 4}, "an odd number of pixels"),
+    ):
+        with pytest.raises(GamlensError, match=said):
+            Protocol("objective", **wrong)  # type: ignore[arg-type]
 
 
 def test_insertion_and_deletion(lens: Lens, root: Path) -> None:

@@ -24,7 +24,7 @@ from gamlens.cli import app, common, show
 from gamlens.data import Manifest, align, align_manifest, load, pairs, plausible, small
 from gamlens.engine import RunFolder
 from gamlens.evaluation import results, tables
-from gamlens.evaluation.protocol import Protocol, units, variant
+from gamlens.evaluation.protocol import UNSAID, Protocol, units, variant
 from gamlens.evaluation.runs import evaluate_run, make_measurer
 from gamlens.evaluation.table_files import latex
 from gamlens.report import classified_files as files
@@ -381,3 +381,34 @@ def test_a_part_that_claims_gigabytes_or_is_none_is_one_error(
     message = "more than 100 times as many" if contents == "bomb" else "Cannot read the run"
     with pytest.raises(GamlensError, match=message):
         results.read(tmp_path)
+
+
+def test_a_run_of_an_earlier_version_is_continued(root: Path, tmp_path: Path) -> None:
+    """Without its fields, a run has the values that were fixed then, and no others."""
+    run(root, tmp_path / "a", Protocol(task="dot", methods=("gam",), n=(1,)))
+    file = tmp_path / "a" / "run.json"
+    known = json.loads(file.read_text())
+    assert {**known["protocol"], **UNSAID} == known["protocol"]
+    for name in UNSAID:
+        del known["protocol"][name]
+    del known["device"]
+    file.write_text(json.dumps(known))
+    (tmp_path / "a" / "done.json").unlink()
+    (tmp_path / "a" / "manifest.json").unlink()
+    other = Protocol(task="dot", methods=("gam",), n=(1,), pairs_per_class=4)
+    with pytest.raises(GamlensError, match="pairs_per_class: 3 there, 4 now"):
+        run(root, tmp_path / "a", other)
+    again = run(root, tmp_path / "a", Protocol(task="dot", methods=("gam",), n=(1,)))
+    assert "pairs_per_class" not in again.about["protocol"]
+    assert tables.cells(again)
+
+
+def test_the_device_is_recorded_and_a_run_stays_on_it(root: Path, tmp_path: Path) -> None:
+    run(root, tmp_path / "a", ONE)
+    file = tmp_path / "a" / "run.json"
+    known = json.loads(file.read_text())
+    assert known["device"] == "cpu"
+    (tmp_path / "a" / "done.json").unlink()
+    file.write_text(json.dumps({**known, "device": "cuda"}))
+    with pytest.raises(GamlensError, match="device: 'cuda' there, 'cpu' now"):
+        run(root, tmp_path / "a", ONE)

@@ -189,6 +189,8 @@ def test_boxes_from_a_table(lens: Lens, folder: Path) -> None:
     pairs = from_dataset(load("table", folder / "boxes.csv"), lens, takes="pairs", count=2)
     assert [Path(example.image).name for example in pairs] == ["0.png", "1.png", "2.png", "3.png"]
     assert make("similarity", FigureRequest(lens, pairs)).breaks == (2,)
+    drawn = from_dataset(load("table", folder / "boxes.csv"), lens, takes="pairs", count=9, pairs_per_class=2)
+    assert len(drawn) == 2 * 2 * 2
 
 
 def test_masks(lens: Lens, folder: Path) -> None:

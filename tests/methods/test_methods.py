@@ -93,8 +93,9 @@ def test_a_map_scales_with_its_gradient_where_the_record_says_so(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_map_of_signed_tensors_is_negative_in_places_where_the_record_says_so(name):
-    found = METHODS[name].fn(*inputs(name, (4, 5, 6, 7)))
-    assert bool((found < 0).any()) == METHODS[name].signed
+    activation, *others = inputs(name, (4, 5, 6, 7))
+    found = [METHODS[name].fn(given, *others) for given in (activation, activation - 10)]  # - 10: all are negative
+    assert any(bool((maps < 0).any()) for maps in found) == METHODS[name].signed
 
 
 def test_find_suggests_a_near_name():
@@ -188,7 +189,14 @@ def test_finite_tensors_give_finite_maps_that_are_not_negative(name, data):
 @settings(max_examples=40, deadline=None)
 @given(tensors=activations_and_gradients())
 def test_vdsn_of_finite_tensors_is_finite(tensors):
-    assert methods.vdsn(*tensors).isfinite().all()
+    for name in methods.names("pair"):
+        assert METHODS[name].fn(*tensors).isfinite().all()
+        np.testing.assert_allclose(
+            METHODS[name].fn(*(tensor.double() for tensor in tensors)).numpy(),
+            twin(name, [tensor.double() for tensor in tensors]),
+            rtol=1e-10,
+            atol=1e-10,
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in BLOCK_METHODS if not METHODS[name].divides])

@@ -90,6 +90,93 @@ def test_pairing_sees_what_two_intervals_do_not():
     assert paired(a, b).p < 1e-40
 
 
+# Rows of three clusters: "b" has three values (one of them NaN), "a" two, "c" one; "d" has none that is not NaN.
+GROUPED = torch.tensor([1.0, 2.0, 4.0, math.nan, 3.0, 10.0, math.nan], dtype=torch.float64)
+NAMES = ["b", "a", "a", "b", "b", "c", "d"]
+
+
+def by_loop(values, clusters, *, samples=1000, seed=0, level=0.95):
+    """The same draws, cluster by cluster and value by value."""
+    names = sorted({c for c, v in zip(clusters, values, strict=True) if not math.isnan(v)})
+    make, means = torch.Generator().manual_seed(seed), []
+    for drawn in torch.randint(len(names), (samples, len(names)), generator=make).tolist():
+        own = []
+        for place in drawn:
+            for cluster, value in zip(clusters, values, strict=True):
+                if cluster == names[place] and not math.isnan(value):
+                    own.append(value)
+        means.append(sum(own) / len(own))
+    return np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+
+
+def test_whole_clusters_by_hand():
+    # clusters of 1 and 3 items with means 8 and 0: a resample has the mean 8, (8 + 0) / 4 = 2 or 0, by chances of
+    # 1/4, 1/2, 1/4; the mean of the two means, 4, is never one of them
+    values, names = torch.tensor([0.0, 0.0, 8.0, 0.0]), [7, 7, 3, 7]
+    wide = bootstrap(values, clusters=names, level=0.6)
+    assert wide == Interval(2, 0, 8, 4)
+    middle = bootstrap(values, clusters=names, level=0.4)
+    assert middle == Interval(2, 2, 2, 4)
+
+
+def test_clusters_equal_a_plain_loop():
+    values = normal(60)
+    values[[3, 17, 18]] = math.nan
+    names = torch.randint(0, 13, (60,), generator=torch.Generator().manual_seed(5))
+    for data, ids in ((values, names), (values, [f"image {one:02d}" for one in names]), (GROUPED, NAMES)):
+        found = bootstrap(data, clusters=ids, samples=300, seed=2, level=0.8)
+        plain = ids.tolist() if isinstance(ids, torch.Tensor) else ids
+        expected = by_loop(data.tolist(), plain, samples=300, seed=2, level=0.8)
+        np.testing.assert_allclose([found.low, found.high], expected, rtol=1e-12)
+        assert found.mean == pytest.approx(float(data.nanmean()))
+        assert found.n == int((~data.isnan()).sum())
+
+
+def test_clusters_of_one_item_are_the_plain_bootstrap():
+    values, other = normal(50), normal(50, 3)
+    values[4] = math.nan
+    assert bootstrap(values, clusters=range(50), seed=1) == bootstrap(values, seed=1)
+    assert paired(values, other, clusters=range(50)) == paired(values, other)
+
+
+def test_the_order_of_rows_does_not_matter():
+    order = torch.tensor([6, 2, 5, 0, 4, 1, 3])
+    one = bootstrap(GROUPED, clusters=NAMES)
+    other = bootstrap(GROUPED[order], clusters=[NAMES[place] for place in order])
+    assert (other.low, other.high) == (pytest.approx(one.low, rel=1e-12), pytest.approx(one.high, rel=1e-12))
+
+
+def test_copies_of_rows_add_nothing_where_clusters_say_so():
+    values, names = normal(80), [f"{place // 2:02d}" for place in range(80)]
+    once, twice = bootstrap(values, clusters=names), bootstrap(torch.cat([values, values]), clusters=[*names, *names])
+    assert (twice.low, twice.high) == (pytest.approx(once.low, rel=1e-12), pytest.approx(once.high, rel=1e-12))
+    assert (once.n, twice.n) == (80, 160)
+    # taken for independent, the copies would make the interval narrower, by sqrt(2)
+    wrong, right = bootstrap(values.repeat(2)), bootstrap(values)
+    assert wrong.high - wrong.low < 0.85 * (right.high - right.low)
+
+
+def test_a_nan_row_is_as_no_row():
+    keep = (~GROUPED.isnan()).nonzero()[:, 0].tolist()
+    whole, cut = bootstrap(GROUPED, clusters=NAMES), bootstrap(GROUPED[keep], clusters=[NAMES[k] for k in keep])
+    assert whole == cut
+    assert math.isnan(bootstrap(torch.tensor([math.nan]), clusters=["a"]).low)
+
+
+def test_the_sign_test_counts_clusters(monkeypatch):
+    # differences of "a": 2, -1 (won by its mean); "b": -3 (lost); "c": 1, -1 (tied); "d": NaN (not counted)
+    a = torch.tensor([3.0, 0.0, 1.0, 2.0, 0.0, math.nan])
+    b = torch.tensor([1.0, 1.0, 4.0, 1.0, 1.0, 0.0])
+    names = ["a", "a", "b", "c", "c", "d"]
+    up, down = (paired(a, b, clusters=names, better=better) for better in ("up", "down"))
+    assert (up.mean, up.wins, up.losses, up.ties, up.p) == (pytest.approx(-0.4), 1, 1, 1, 1)
+    assert (down.wins, down.losses, down.ties) == (1, 1, 1)
+    many = paired(torch.ones(12), torch.zeros(12), clusters=[place // 2 for place in range(12)])
+    assert (many.wins, many.p) == (6, sign_test(6, 0))
+    monkeypatch.setattr(aggregate, "INDICES_AT_ONCE", 7)
+    assert bootstrap(GROUPED, clusters=NAMES).n == 5
+
+
 def test_nothing_to_pair():
     result = paired(torch.empty(0), torch.empty(0))
     assert math.isnan(result.mean)
@@ -118,6 +205,9 @@ def test_improvement():
         lambda: bootstrap(torch.ones(2, 2)),
         lambda: bootstrap(torch.ones(2), samples=0),
         lambda: bootstrap(torch.ones(2), level=1.0),
+        lambda: bootstrap(torch.ones(2), clusters=["a"]),
+        lambda: bootstrap(torch.ones(2), clusters=["a", 1]),
+        lambda: bootstrap(torch.ones(2), clusters=[0.5, 1.0]),
         lambda: paired(torch.ones(2), torch.ones(3)),
         lambda: paired(torch.ones(2), torch.ones(2), better="higher"),
         lambda: improvement(1.0, 2.0, "higher"),

@@ -1,13 +1,15 @@
 """Explanation maps and controls."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torchvision
 
 from gamlens.errors import GamlensError
-from gamlens.metrics import CONTROLS, centre, centre_prior, explain_mask
+from gamlens.metrics import CONTROLS, blurred, centre, centre_prior, explain_mask
 
 MEAN, STD = (0.5, 0.4, 0.2), (0.25, 0.2, 0.1)
 
@@ -106,3 +108,65 @@ def test_bad_input_is_an_error(change, found):
     arguments = {"images": images(), "maps": torch.ones(2, 4, 5), "mean": MEAN, "std": STD} | change
     with pytest.raises(GamlensError, match=found):
         explain_mask(arguments.pop("images"), arguments.pop("maps"), **arguments)
+
+
+def naive_blur(image, kernel, sigma):
+    """A Gaussian blur of one channel (H,W), pixel by pixel; beyond the border the image is mirrored."""
+    height, width = image.shape
+    half = kernel // 2
+
+    def inside(place, size):
+        return -place if place < 0 else 2 * (size - 1) - place if place >= size else place
+
+    found = np.zeros_like(image)
+    for i, j in np.ndindex(image.shape):
+        total = weights = 0.0
+        for a, b in itertools.product(range(-half, half + 1), repeat=2):
+            weight = math.exp(-(a * a + b * b) / (2 * sigma * sigma))
+            total += weight * image[inside(i + a, height), inside(j + b, width)]
+            weights += weight
+        found[i, j] = total / weights
+    return found
+
+
+def test_a_blur_by_hand():
+    """exp(-1 / (2 sigma^2)) = 1/2, so that a row is weighted 1/4, 1/2, 1/4."""
+    dot = torch.zeros(1, 1, 5, 5)
+    dot[0, 0, 2, 2] = 16.0
+    sigma = math.sqrt(1 / (2 * math.log(2)))
+    expected = [[0, 0, 0, 0, 0], [0, 1, 2, 1, 0], [0, 2, 4, 2, 0], [0, 1, 2, 1, 0], [0, 0, 0, 0, 0]]
+    torch.testing.assert_close(blurred(dot, kernel=3, sigma=sigma)[0, 0], torch.tensor(expected).float())
+
+
+@pytest.mark.parametrize(("kernel", "sigma"), [(3, 0.7), (5, 2.0), (11, 5.0)])
+def test_a_blur_against_a_loop(kernel, sigma):
+    images = torch.rand(2, 3, 9, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = blurred(images, kernel=kernel, sigma=sigma)
+    for item, channel in itertools.product(range(2), range(3)):
+        expected = naive_blur(images[item, channel].numpy(), kernel, sigma)
+        np.testing.assert_allclose(found[item, channel].numpy(), expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(blurred(images[1:], kernel=kernel, sigma=sigma), found[1:])
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "sigma", "said"),
+    [
+        (9, 4, 1.0, "an odd number of pixels"),
+        (9, 1, 1.0, "an odd number of pixels"),
+        (9, 3, 0.0, "a sigma above 0"),
+        (9, 3, math.nan, "a sigma above 0"),
+        (25, 51, 10.0, "give a smaller kernel"),
+    ],
+)
+def test_blurs_that_cannot_be(size, kernel, sigma, said):
+    with pytest.raises(GamlensError, match=said):
+        blurred(torch.rand(1, 3, size, size), kernel=kernel, sigma=sigma)
+
+
+def test_a_background_shows_where_the_map_is_low():
+    """Pixel by pixel: 1 shows the image, 0 the background, 1/4 a quarter of the one and the rest of the other."""
+    image, background = torch.tensor([[[[0.8, 0.8, 0.8]]]]), torch.tensor([[[[0.4, 0.4, 0.4]]]])
+    found = explain_mask(image, torch.tensor([[[1.0, 0.0, 0.25]]]), mean=[0.5], std=[0.1], background=background)
+    torch.testing.assert_close(found, torch.tensor([[[[3.0, -1.0, 0.0]]]]))
+    with pytest.raises(GamlensError, match="has the shape of the images"):
+        explain_mask(image, torch.ones(1, 1, 3), mean=[0.5], std=[0.1], background=background[..., :2])

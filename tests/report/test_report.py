@@ -13,6 +13,7 @@ from typing import Any
 import nets
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from run_files import write_run
 from typer.testing import CliRunner
@@ -25,7 +26,9 @@ from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.render import Chart, Charts, Grid, Table, Text
 from gamlens.report import evaluation as report
-from gamlens.report.paired_values import aligned, columns, difference, reference, rivals
+from gamlens.report import evaluation_sections as sections
+from gamlens.report.cases import source
+from gamlens.report.paired_values import Column, aligned, columns, difference, reference, rivals
 
 IMAGES, SIDE = 24, 64
 CHROMIUM = "/usr/bin/chromium"
@@ -103,6 +106,55 @@ def test_columns_and_pairs_by_hand(run: results.Run) -> None:
     gap = difference(replace(base, metric=falling), others[0])
     assert gap.mean == pytest.approx(-np.mean(by_hand))
     assert gap.wins == sum(value < 0 for value in by_hand)
+
+
+def test_a_report_of_pairs_counts_whole_pairs(lens: Lens, data: Path) -> None:
+    """Every item has two values; intervals and the sign test are by pairs, in all sections."""
+    run = measured(lens, data, "localization", "cosine")
+    found = columns(run)
+    base = reference(found)
+    assert base is not None
+    pairs = len(set(base.clusters))
+    assert (len(base.keys), base.clusters[0]) == (2 * pairs, base.keys[0][0])
+    other = rivals(found, base)[0]
+    keys, mine, theirs = aligned(base, other)
+    gap = difference(base, other)
+    assert gap == metrics.paired(mine, theirs, clusters=[item for item, _ in keys])
+    assert gap.wins + gap.losses + gap.ties == len({item for item, _ in keys}) == len(keys) / 2
+    page = report.page([("pairs", run)])
+    table = next(block for block in blocks(page, "Numbers") if isinstance(block, Table))
+    place = table.header.index("IoU: gain over smallest n")
+    cell = next(c for c in tables.cells(run) if (c.method, c.n, c.metric) == ("gam", 2, "IoU"))
+    line = next(row for row in table.rows if row[:2] == ("GAM", "2"))
+    assert cell.gain is not None
+    assert line[place] == f"{cell.gain.mean:+.2f} [{cell.gain.low:+.2f}, {cell.gain.high:+.2f}]"
+    assert all(row[place] == "" for row in table.rows if row[1] in ("1", ""))
+    assert f"count {len(keys)} maps of {len(keys) // 2} pairs" in words(blocks(page, "Numbers"))
+    assert "whole pairs" in words(blocks(page, "Item by item"))
+
+
+def test_a_run_of_an_early_version_held_out_single_maps(lens: Lens, data: Path) -> None:
+    about = measured(lens, data, "localization", "cosine").about
+    old = {**about, "protocol": {k: v for k, v in about["protocol"].items() if k != "hold_out_by"}}
+    for described, single in ((about, False), (old, True)):
+        found = source(results.Run(described, {}), root=None, split=None)
+        assert any(x != y for x, y in (unit.held_out for unit in found.units.values())) == single
+
+
+def test_gains_by_size_resample_whole_pairs() -> None:
+    """25 pairs whose maps have one size: the first of five groups has the first ten maps, of five pairs."""
+    keys = tuple((f"{item:02d}", side) for item in range(25) for side in "xy")
+    draw = np.random.default_rng(0).random(25).repeat(2)  # both maps of a pair gain alike
+    clusters, used = tuple(item for item, _ in keys), torch.ones(50, dtype=torch.bool)
+    ours, theirs = (
+        Column("gam", n, keys, metrics.METRICS["iou"], values, used, clusters=clusters)
+        for n, values in ((2, torch.from_numpy(draw)), (1, torch.zeros(50, dtype=torch.float64)))
+    )
+    chart, _ = sections.sizes(ours, [theirs], dict.fromkeys(keys, 0.1))
+    expected = metrics.bootstrap(torch.from_numpy(draw[:10]), clusters=clusters[:10])
+    assert chart.series[0].spread[0] == (expected.low, expected.high)
+    plain = metrics.bootstrap(torch.from_numpy(draw[:10]))
+    assert expected.high - expected.low > 1.2 * (plain.high - plain.low)
 
 
 def _iou(run: results.Run, method: str, n: int, item: str, threshold: float | None) -> float:

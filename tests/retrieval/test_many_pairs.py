@@ -189,7 +189,7 @@ def test_each_image_runs_once_whatever_the_embedding(pool: str) -> None:
 def test_no_more_pairs_at_a_time_than_a_batch(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations and gradients are of one batch; one block's map is kept once."""
     lens, seen, add = Lens(nets.small()), [], PairMaps.add
-    monkeypatch.setattr(PairMaps, "add", lambda *args: seen.append(args[3:]) or add(*args))
+    monkeypatch.setattr(PairMaps, "add", lambda *args, **options: seen.append(args[3:]) or add(*args, **options))
     many = lens.compare_many(X, Y, n=n, batch_size=3)
     assert sum(len(index) for index, *_ in seen) == 20
     assert max(len(g) for _, _, _, _, gradients, *_ in seen for g in gradients.values()) == 3

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.cli import app
 from gamlens.inputs.images import pictures
-from gamlens.metrics import SIMILARITIES
+from gamlens.metrics import SIMILARITIES, bootstrap
 from gamlens.sanity import compared_maps, parameter_results
 from gamlens.sanity.parameter_randomisation import randomise_parameters
 from gamlens.sanity.randomise import MODES, NetworkPart, parts, reset, states, twin
@@ -131,6 +131,10 @@ def test_pairs_compare_both_sides_and_only_other_pairs(lens):
         )
     assert {verdict.pairs for verdict in found.verdicts} == {12}
     assert not found.passes("edges")
+    last = [row for row in found.rows if (row.method, row.mode, row.step) == ("gam", MODES[0], len(found.parts))]
+    left = bootstrap(torch.tensor([row.values["ssim"] for row in last]).double(), clusters=[0, 0, 1, 1, 2, 2])
+    (verdict,) = [verdict for verdict in found.verdicts if (verdict.method, verdict.measure) == ("gam", "ssim")]
+    assert (verdict.left.low, verdict.left.high) == pytest.approx((left.low, left.high))
     pair = lens.compare(X[::2], X[1::2]).y.maps[1]
     torch.testing.assert_close(found.shown["", 0]["gam"][3], pair, atol=1e-6, rtol=0)
 

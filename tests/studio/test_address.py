@@ -47,7 +47,7 @@ def test_urls(host: str, url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_ipv6")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio", "ignore:Anyone who can reach this machine")
 @pytest.mark.parametrize(("host", "local"), [("::", False), ("::1", True), ("localhost", True)])
 def test_the_page_opens(host: str, local: bool) -> None:
     with launch({"small": small_lens()}, host=host) as studio:

@@ -23,6 +23,7 @@ from gamlens.capture.hooks import TensorTap
 from gamlens.capture.layer_points import NHWC, LayerPoint, TokenGrid
 from gamlens.capture.nonblocking import Checks
 from gamlens.errors import GamlensError
+from gamlens.lattice import Lattice
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class ForwardRecord:
             tokens (B,N,C); `activations` has them as (B,C,h,w).
         embedding: The embedding of each image, where it was asked for.
         grids: For blocks of tokens, where in the image each token lies.
+        lattices: For blocks of which the network reads only every second (or s-th) row and column, which ones.
         checks: What may be wrong with the blocks.
         has_graph: Whether a backward can run from the output and the embedding to the blocks.
         backward_context: Makes the context that a backward through this record runs under.
@@ -50,6 +52,7 @@ class ForwardRecord:
     blocks: dict[str, Tensor]
     embedding: Tensor | None
     grids: Mapping[str, TokenGrid] = field(default_factory=dict)
+    lattices: Mapping[str, Lattice] = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
     has_graph: bool = True
     backward_context: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -74,7 +77,13 @@ class ForwardRecord:
         """A record of the same blocks, without the output, the embedding and the graph."""
         blocks = {name: block.detach() for name, block in self.blocks.items()}
         return ForwardRecord(
-            guard=self.guard, output=None, blocks=blocks, embedding=None, grids=self.grids, has_graph=False
+            guard=self.guard,
+            output=None,
+            blocks=blocks,
+            embedding=None,
+            grids=self.grids,
+            lattices=self.lattices,
+            has_graph=False,
         )
 
 

@@ -20,6 +20,7 @@ from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.data import has_mnist, mnist
 from gamlens.errors import printable
 from gamlens.models import from_file
+from gamlens.models.devices import AUTO
 from gamlens.sanity.data_randomisation import Digits
 
 out_console = Console()
@@ -190,13 +191,13 @@ class ItemProgress(TerminalProgress):
 
 
 def make_lens(
-    model: str, weights: str | None, blocks: str | None, device: str | None, *, embedding: str | None = None
+    model: str, weights: str | None, blocks: str | None, device: str, *, embedding: str | None = None
 ) -> Lens:
     """Build a Lens from command line options. A `model` of the form `file.py:build` may return a module or a Lens."""
     names = [name.strip() for name in blocks.split(",")] if blocks else None
     built = from_file(model) if ".py:" in model else model
     if isinstance(built, Lens):
-        if weights or names or embedding or device:
+        if weights or names or embedding or device != AUTO:
             raise GamlensError(
                 f"{model!r} returns a Lens, which already has weights, blocks, embedding and device: leave out "
                 "--weights, --blocks, --embedding and --device, or set them in that file."
@@ -206,7 +207,7 @@ def make_lens(
 
 
 def lens_maker(
-    model: str, weights: str | None, blocks: str | None, device: str | None, *, embedding: str | None = None
+    model: str, weights: str | None, blocks: str | None, device: str, *, embedding: str | None = None
 ) -> Callable[[], Lens]:
     """Return a function that calls `make_lens` with these options later, in this process or another.
 

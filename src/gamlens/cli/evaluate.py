@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,16 +21,27 @@ from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
-from gamlens.metrics import METRICS
+from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, METRICS
+from gamlens.models.devices import AUTO
 
-MANIFESTS: Registry[Callable[[Dataset, int, bool], Manifest]] = Registry(
+
+@dataclass(frozen=True)
+class SubsetOptions:
+    """What the kinds of subsets are made with: the seed and the number of drawn pairs; masks or boxes for sizes."""
+
+    seed: int
+    pairs_per_class: int
+    masks: bool
+
+
+MANIFESTS: Registry[Callable[[Dataset, SubsetOptions], Manifest]] = Registry(
     "subset",
     {
-        "pairs": lambda dataset, seed, masks: datasets.pairs(dataset, seed=seed),
-        "neighbour-pairs": lambda dataset, seed, masks: datasets.neighbour_pairs(dataset),
-        "small-25": lambda dataset, seed, masks: datasets.small(dataset, 25, masks=masks),
-        "small-10": lambda dataset, seed, masks: datasets.small(dataset, 10, masks=masks),
-        "hold-out": lambda dataset, seed, masks: datasets.hold_out(dataset),
+        "pairs": lambda dataset, how: datasets.pairs(dataset, per_class=how.pairs_per_class, seed=how.seed),
+        "neighbour-pairs": lambda dataset, how: datasets.neighbour_pairs(dataset),
+        "small-25": lambda dataset, how: datasets.small(dataset, 25, masks=how.masks),
+        "small-10": lambda dataset, how: datasets.small(dataset, 10, masks=how.masks),
+        "hold-out": lambda dataset, how: datasets.hold_out(dataset),
     },
 )
 EVALUATED_METHODS, ABLATED_METHODS = ",".join(PAPER_METHODS), ",".join(names("block"))
@@ -68,9 +80,7 @@ def evaluate(
     n: Annotated[
         str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated; each is measured.")
     ] = "1,2",
-    subset: Annotated[
-        str, Option(help=_choice("subset", "Measure all items, or only the 25 or 10 % with the smallest objects"))
-    ] = "all",
+    subset: options.SubsetName = "all",
     input: Annotated[
         str,
         Option(
@@ -90,17 +100,9 @@ def evaluate(
             ),
         ),
     ] = "all",
-    pairs_: Annotated[
-        str,
-        Option(
-            "--pairs",
-            help=_choice(
-                "pairs",
-                "For tasks that compare pairs: pairs of a class are drawn at random, or are neighbours by file name",
-            ),
-        ),
-    ] = "drawn",
-    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
+    pairs_: options.PairChoice = "drawn",
+    seed: options.PairSeed = 0,
+    pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,
     hold_out_: Annotated[
         str,
         Option(
@@ -110,6 +112,15 @@ def evaluate(
             "file of them (gamlens subset hold-out).",
         ),
     ] = "10",
+    hold_out_by: Annotated[
+        str,
+        Option(
+            help=_choice(
+                "hold_out_by",
+                "For tasks that compare pairs: hold out whole pairs, or single maps, as gamlens 0.1.0 did",
+            ),
+        ),
+    ] = "pairs",
     items_: Annotated[
         Path | None,
         Option(
@@ -120,6 +131,29 @@ def evaluate(
     curves: Annotated[
         int, Option(help="With objective: also measure insertion and deletion curves, in this many steps. 0: none.")
     ] = 0,
+    curve_background: Annotated[
+        str,
+        Option(
+            help=_choice(
+                "curve_background",
+                "With --curves: what hidden pixels show, the colour of --fill or the image behind a Gaussian blur, as "
+                "in --curves 7 --curve-background blur",
+            )
+        ),
+    ] = "fill",
+    blur_kernel: Annotated[
+        int, Option(help="With --curve-background blur: the width of the blur's window in pixels, an odd number.")
+    ] = BLUR_KERNEL,
+    blur_sigma: Annotated[
+        float, Option(help="With --curve-background blur: the standard deviation of the blur in pixels.")
+    ] = BLUR_SIGMA,
+    temperature: Annotated[
+        float,
+        Option(
+            help="With objective: the class scores are divided by this before they become the probability, which "
+            "`gamlens table --confidence probability` and the curves use."
+        ),
+    ] = 1.0,
     views: Annotated[
         str,
         Option(
@@ -127,6 +161,7 @@ def evaluate(
             "flip,1.43,2.0. By default only the image itself."
         ),
     ] = "",
+    lattice: options.LatticeReading = "read",
     limit: options.ItemLimit = None,
     batch: Annotated[int, Option(help="Number of images per forward pass.")] = 16,
     chunk: Annotated[
@@ -144,7 +179,7 @@ def evaluate(
     fresh: Annotated[
         bool, Option("--fresh", help="Delete the results that --out already holds, and start over.")
     ] = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Measure how good saliency maps are, on a data set.
 
@@ -154,7 +189,9 @@ def evaluate(
     every, named = protocols.parse_hold_out(hold_out_)
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
-        hold_out=every, views=protocols.parse_views(views), curves=curves,
+        hold_out=every, views=protocols.parse_views(views), lattice=lattice, curves=curves, hold_out_by=hold_out_by,
+        temperature=temperature, pairs_per_class=pairs_per_class, curve_background=curve_background,
+        blur_kernel=blur_kernel, blur_sigma=blur_sigma,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
@@ -191,7 +228,7 @@ def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
         exit_with_failures("\n".join((f"{done['errors']} items could not be measured:", *first)))
 
 
-@command("subset pairs --root ILSVRC --out pairs.json --seed 3")
+@command("subset pairs --root ILSVRC --out pairs.json --seed 3 --pairs-per-class 5")
 def subset(
     kind: Annotated[
         str,
@@ -206,7 +243,8 @@ def subset(
     out: Annotated[Path, Option("--out", "-o", help="The manifest to write, a JSON file.", show_default=False)],
     data: options.DatasetName = "ilsvrc",
     split: options.DatasetSplit = None,
-    seed: Annotated[int, Option(help="Seed of the drawn pairs.")] = 0,
+    seed: options.PairSeed = 0,
+    pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,
     masks: Annotated[
         bool | None,
         Option(
@@ -223,12 +261,12 @@ def subset(
     make = MANIFESTS[kind]
     dataset = datasets.load(data, root, split=split)
     by_mask = not any(sample.boxes for sample in dataset) if masks is None else masks
-    made = make(dataset, seed, by_mask)
+    made = make(dataset, SubsetOptions(seed, pairs_per_class, by_mask))
     made.save(out)
     say(f"{len(made.items)} items of {len(dataset)} images in {out}")
 
 
-@command("ablate --data ilsvrc --root ILSVRC --model resnet50 --out ablation")
+@command("ablate --data ilsvrc --root ILSVRC --model resnet50 --task cosine --subset 25 --out ablation")
 def ablate(
     root: options.DatasetRoot,
     data: Annotated[
@@ -238,7 +276,10 @@ def ablate(
     model: options.ModelName = options.DEFAULT_MODEL,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
-    methods: options.BlockMethodNames = ABLATED_METHODS,
+    embedding: options.EmbeddingLayer = None,
+    task: Annotated[str, Option(help=_choice("task", "What is explained"))] = "classification",
+    subset: options.SubsetName = "all",
+    methods: options.EvaluatedMethodNames = ABLATED_METHODS,
     n: Annotated[str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated. By default all.")] = "",
     fusions: Annotated[
         str, Option(help="How the maps of blocks are fused into one, comma separated. 'weights' is a weighted mean.")
@@ -249,19 +290,29 @@ def ablate(
     ] = "",
     fill: Annotated[str, Option(help="The colour of hidden pixels, for ADP and PIC: black, mean.")] = "black",
     confidence: options.Confidence = "logit",
+    lattice: options.LatticeReading = "read",
+    pairs_: options.PairChoice = "drawn",
+    seed: options.PairSeed = 0,
+    pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,
     limit: options.ItemLimit = None,
     batch: options.BatchSize = 16,
     out: options.TablesFolder = Path("gamlens-ablation"),
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
-    """Measure how the number of blocks and their fusion change every metric of each method, on a data set."""
+    """Measure how the number of blocks and their fusion change every metric of each method, on a data set.
+
+    By default the maps of classes are measured on all items. With --task cosine, for example, the maps of pairs are,
+    and with --subset 25 only the quarter of items with the smallest objects.
+    """
     plan = ablation.Plan(
-        parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence
-    )
-    lens = make_lens(model, weights, blocks, device)
-    dataset = datasets.align(datasets.load(data, root, split=split), lens.labels)
+        parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence,
+        task, subset, pairs_, seed, pairs_per_class, lattice,
+    )  # fmt: skip
+    lens = make_lens(model, weights, blocks, device, embedding=embedding)
     protocol = plan.protocol(lens)
-    items = protocols.units(dataset, protocol)[:limit]
+    whole = datasets.load(data, root, split=split)
+    dataset, items, _ = _items(lens, whole, protocol, {"items": None, "hold_out": None})
+    items = items[:limit]
     rows: list[dict[str, Any]] = []
     with ItemProgress("measuring", len(items)) as progress:
         progress(0, 0)

@@ -12,9 +12,11 @@ from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_l
 from gamlens.cli.measured_layout import measure_layout
 from gamlens.explanation import file_stem
 from gamlens.files import claimed
+from gamlens.lattice import check_reading
+from gamlens.models.devices import AUTO
 from gamlens.report import classified_files as work
 from gamlens.report.image_files import PAGE_FILE, find_images
-from gamlens.scores import CLASS_SCORES
+from gamlens.scores import CLASS_SCORES, find_class_score
 
 SCORE_HELP = (
     f"The class score that is explained: {', '.join(CLASS_SCORES)}. 'probability' is the sigmoid for models with "
@@ -40,22 +42,33 @@ def classify(
     n: options.BlockCount = 2,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
+    lattice: options.LatticeReading = "read",
+    temperature: Annotated[
+        float,
+        Option(
+            help="For a score that is a probability: the class scores are divided by this before the softmax or "
+            "sigmoid. Above 1 probabilities are less certain, as in --score softmax --temperature 2."
+        ),
+    ] = 1.0,
     out: options.MapsFolder = Path("gamlens-out"),
     fresh: Annotated[
         bool, Option("--fresh", help="Start over, if a command that was interrupted left its notes in the folder.")
     ] = False,
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name."""
     found = find_images(paths, skip=out)
     lens = make_lens(model, weights, blocks, device)
     wanted: list[str | int] | None = list(target) if target else None
     results: list[work.FileResult] = []
-    how = work.ClassifyOptions(wanted, method, n, fuse, score)
+    find_class_score(score, temperature=temperature)  # an error now, not after the first batch
+    check_reading(lattice)
+    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature, lattice)
     failed = 0
     read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
-    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}."
+    heat = "" if temperature == 1 else f" at temperature {temperature:g}"
+    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{heat}."
     with ItemProgress("explaining", len(found)) as progress:
         for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)
@@ -94,9 +107,10 @@ def compare(
     n: options.BlockCount = 2,
     score: options.PairScoreName = "cosine",
     fuse: options.FusionName = "mean",
+    lattice: options.LatticeReading = "read",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Show on two images why a model finds them similar; or, with --text, which pixels of an image match captions."""
     if (b is None) == (not text):
@@ -108,13 +122,13 @@ def compare(
     place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
     with claimed(place):
         if b is None:
-            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse)
+            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse, lattice=lattice)
             score = result.about["score"]
             rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
             captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
             found: dict[str, Any] = {"captions": captions}
         else:
-            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse)
+            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse, lattice=lattice)
             boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
             rows = [(Path(b).name, float(result.scores[0]), boxes)]
             found = {"y": b, "score": rows[0][1], "boxes": boxes}
@@ -140,7 +154,7 @@ def blocks(
     --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
-    found = measure_layout(make_lens(model, own, blocks, None, embedding=embedding))
+    found, lattices = measure_layout(make_lens(model, own, blocks, AUTO, embedding=embedding))
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape
@@ -152,6 +166,9 @@ def blocks(
     say(f"pooling    {found.pooling}")
     if aside := {stage.grid.aside for stage in found.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
+
+    for name, lattice in lattices.items():
+        say(f"lattice    {name}: {lattice}; its map is made of these positions (--lattice keep: of all)")
 
 
 def _show_classes(results: list[work.FileResult]) -> None:

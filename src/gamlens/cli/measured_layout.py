@@ -1,5 +1,6 @@
 """Which blocks and which embedding a lens reads, measured by one forward, whoever named them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -9,13 +10,16 @@ from PIL import Image
 from gamlens import GamlensError, Lens, Transform
 from gamlens.capture.forward import ForwardRecord
 from gamlens.errors import attempt
+from gamlens.lattice import Lattice
 from gamlens.models import NetworkLayout, Stage, input_channels
 
 USUAL_SIDE = 224
 
 
-def measure_layout(lens: Lens) -> NetworkLayout:
+def measure_layout(lens: Lens) -> tuple[NetworkLayout, Mapping[str, Lattice]]:
     """The blocks and the embedding that a lens reads, and as not chosen the other blocks that discovery found.
+
+    The second result says of which blocks the network reads only some rows and columns, and of these which.
 
     Where discovery found nothing, the pooling is "unknown", and the embedding is "" unless it was named.
     """
@@ -36,7 +40,7 @@ def measure_layout(lens: Lens) -> NetworkLayout:
     else:
         stages = read | {name: stage for name, stage in stages.items() if name not in read}
     width = record.required_embedding().shape[1] if embedding else 0
-    return NetworkLayout(tuple(stages.values()), embedding, width, layout.pooling)
+    return NetworkLayout(tuple(stages.values()), embedding, width, layout.pooling), record.lattices
 
 
 def _forward(lens: Lens, *, n: int | None, embedding: bool) -> tuple[ForwardRecord, int]:

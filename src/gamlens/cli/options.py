@@ -7,7 +7,9 @@ from typer import Argument, Option
 
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
+from gamlens.evaluation.protocol import CHOICES
 from gamlens.fuse import FUSIONS
+from gamlens.lattice import READINGS
 from gamlens.methods import Kind, names
 from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
 from gamlens.scores import PAIR_SCORES
@@ -31,7 +33,9 @@ ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
 WeightsFile = Annotated[
     str | None,
     Option(
-        help="The weights: a .safetensors or .pth file, or 'random'. By default the model's own pretrained weights."
+        help="The weights: a .safetensors or .pth file; 'random'; or for models of torchvision the name of their "
+        "weights, such as IMAGENET1K_V1, IMAGENET1K_V2 or DEFAULT, which are downloaded once. By default the model's "
+        "own pretrained weights."
     ),
 ]
 BlockNames = Annotated[
@@ -49,10 +53,10 @@ EmbeddingLayer = Annotated[
     ),
 ]
 DeviceName = Annotated[
-    str | None,
+    str,
     Option(
-        help="Where the model runs: cpu, cuda, cuda:1, mps. By default the CPU, or where a model "
-        "of file.py:build already is."
+        help="Where the model runs: auto, cpu, cuda, cuda:1 (the second GPU), mps. 'auto' is a GPU where there is one, "
+        "else the CPU; a model of file.py:build that is on a GPU already stays there."
     ),
 ]
 
@@ -62,7 +66,6 @@ ImagePaths = Annotated[
 ]
 MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}. {LITERAL_HELP}")]
 ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}. {LITERAL_HELP}")]
-BlockMethodNames = Annotated[str, Option(help=_several("block"))]
 EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
 ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
 TestedMethodNames = Annotated[str, Option(help=_several("block", "input", pairs=True))]
@@ -70,6 +73,14 @@ BlockCount = Annotated[
     int, Option("--n", "-n", help="How many blocks to use, counted from the last; their maps are fused into one.")
 ]
 FusionName = Annotated[str, Option(help=f"How the maps of the blocks are fused into one: {', '.join(FUSIONS)}.")]
+LatticeReading = Annotated[
+    str,
+    Option(
+        help="If a network reads only every second row and column of a block, as the original ResNet does: make the "
+        f"map of these positions (read), or of all of them, as a lattice of dots (keep): {', '.join(READINGS)}. "
+        "`gamlens blocks MODEL` says whether it does."
+    ),
+]
 PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
 
 # Data sets and what is measured on them
@@ -87,6 +98,25 @@ RunFolders = Annotated[
 ItemLimit = Annotated[int | None, Option(help="Use only the first items, this many. By default all.", min=1)]
 BatchSize = Annotated[int, Option(help="Number of images per forward pass.", min=1)]
 Confidence = Annotated[str, Option(help="What counts as the model's confidence in ADP and PIC: logit or probability.")]
+
+SubsetName = Annotated[
+    str,
+    Option(
+        help=f"Measure all items, or only the 25 or 10 % with the smallest objects: {', '.join(CHOICES['subset'])}."
+    ),
+]
+PairChoice = Annotated[
+    str,
+    Option(
+        "--pairs",
+        help="For tasks that compare pairs: pairs of a class are drawn at random, or are neighbours by file name: "
+        f"{', '.join(CHOICES['pairs'])}.",
+    ),
+]
+PairSeed = Annotated[int, Option(help="Seed of the drawn pairs.")]
+PairsPerClass = Annotated[
+    int, Option(help="For tasks that compare pairs: how many pairs of each class are drawn.", min=1)
+]
 
 # Where results go
 MapsFolder = Annotated[Path, Option("--out", "-o", help="Write overlays, maps and JSON files into this folder.")]

@@ -13,6 +13,7 @@ from gamlens.evaluation.protocol import parse_list
 from gamlens.files import claimed
 from gamlens.inputs.images import Picture, upright
 from gamlens.methods import FIGURE_METHODS, names
+from gamlens.models.devices import AUTO
 from gamlens.report.image_files import find_images
 from gamlens.sanity import compared_maps, data_randomisation, data_results, parameter_results
 from gamlens.sanity.parameter_randomisation import check_groups, randomise_parameters, summary
@@ -55,7 +56,7 @@ def parameters(
     batch: options.BatchSize = 8,
     out: options.TablesFolder = Path("gamlens-sanity"),
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Test whether a method's maps change when the model's weights are made random, block by block.
 
@@ -82,7 +83,7 @@ def parameters(
         outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
         about = {
             "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
-            "score": score if pairs else "logit", "target": target,
+            "device": str(lens.device), "score": score if pairs else "logit", "target": target,
         }  # fmt: skip
         written = parameter_results.write(outcome, out, [picture.open() for picture in pictures], about)
     if json_:

@@ -12,6 +12,7 @@ from gamlens import METHODS, GamlensError, Lens, render
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, say_table, tell
 from gamlens.files import claimed
+from gamlens.models.devices import AUTO
 from gamlens.report import search as work
 from gamlens.report.image_files import PAGE_FILE, find_images
 
@@ -45,6 +46,7 @@ def search(
         ),
     ] = 1,
     fuse: options.FusionName = "mean",
+    lattice: options.LatticeReading = "read",
     save_gallery: Annotated[
         Path | None,
         Option(help="Save what was computed from the searched images to this .npz file, for --in of later searches."),
@@ -55,10 +57,10 @@ def search(
     maps: Annotated[bool, Option("--maps", help="Also save the maps and full-size overlays of every match.")] = False,
     out: options.PageFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match."""
-    how = work.SearchOptions(score, method, n, fuse, top, with_self)
+    how = work.SearchOptions(score, method, n, fuse, top, with_self, lattice)
     if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
         raise GamlensError(
             f"--save-gallery {save_gallery}: name a .npz file, and images or a folder to search with --in (a saved "

@@ -14,8 +14,11 @@ from gamlens.cli.common import command, make_lens, note, out_console, read_digit
 from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
+from gamlens.evaluation.contests import contest_note
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
+from gamlens.evaluation.table_notes import counts_note, general_notes, sharing_notes, table_notes
+from gamlens.models.devices import AUTO
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
 from gamlens.studio import launch
@@ -30,6 +33,14 @@ def table(
     runs: options.RunFolders,
     confidence: options.Confidence = "logit",
     first: Annotated[str, Option(help="This method is compared with each of the others, item by item.")] = "gam",
+    linked: Annotated[
+        bool,
+        Option(
+            "--linked-pairs",
+            help="For runs of pairs: intervals and tests take pairs that share an image for one. By default each pair "
+            "counts as independent of the others.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None, Option("--out", "-o", help="Also write the tables into this folder, as .md, .csv and .tex files.")
     ] = None,
@@ -42,8 +53,10 @@ def table(
     tables.check_confidence(confidence)
     title = f"{METHODS[first].title} against the others, item by item"
     read = [results.read(run, only=tables.needed()) for run in runs]
-    found = [cell for run in read for cell in tables.cells(run, confidence=confidence)]
-    pairs = [contest for run in read for contest in tables.contests(run, first=first, confidence=confidence)]
+    found = [cell for run in read for cell in tables.cells(run, confidence=confidence, linked=linked)]
+    pairs = [
+        contest for run in read for contest in tables.contests(run, first=first, confidence=confidence, linked=linked)
+    ]
     if found and not any(cell.method == first for cell in found):
         have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
         raise GamlensError(f"No run measured the method {first!r}: give --first one of {have}.")
@@ -55,11 +68,20 @@ def table(
         header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
         short = [(line[3], line[4], *line[6:]) for line in lines]
         _print(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
+    if pairs:
+        say(contest_note(read, linked=linked))
     say(f"{sum(len(run.errors) for run in read)} items with errors are left out.")
     if out is not None:
-        made = {"table": tables.rows_of(found), "paired": tables.contest_rows(pairs)}
-        kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
-        texts = {f"{name}.{kind}": text(*cells) for name, cells in made.items() for kind, text in kinds.items()}
+        notes = [*table_notes(found), *filter(None, (left_out_note(run.about) for run in read))]
+        made = {
+            "table": (tables.rows_of(found), list(dict.fromkeys(notes))),
+            "paired": (tables.contest_rows(pairs), [contest_note(read, linked=linked)]),
+        }
+        texts = {}
+        for name, (rows, about) in made.items():
+            texts[f"{name}.md"] = markdown(*rows, about)
+            texts[f"{name}.csv"] = comma_separated(*rows)
+            texts[f"{name}.tex"] = latex(*rows, about)
         write_files(out, texts, {})
 
 
@@ -80,7 +102,7 @@ def report(
     weights: options.WeightsFile = None,
     confidence: options.Confidence = "logit",
     cases: Annotated[int, Option(help="How many of the best and of the worst items to show.", min=0, max=24)] = 4,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Write one HTML page about evaluation runs: tables, curves, paired values, object sizes, cases and errors."""
     names = [Path(folder).name or Path(folder).resolve().name for folder in runs]
@@ -138,6 +160,14 @@ def figure(
         list[str] | None, Option(help="Take this item of the data set, by name; repeat the option for several.")
     ] = None,
     count: Annotated[int, Option(help="How many items of the data set to take, if none is named.", min=1)] = 4,
+    pairs_per_class: Annotated[
+        int | None,
+        Option(
+            help="For figures of pairs: take pairs that are drawn, this many of each class. By default pairs are "
+            "neighbours by file name.",
+            min=1,
+        ),
+    ] = None,
     masks: Annotated[
         Path | None,
         Option(help="A folder of true masks: for an image NAME.jpg the file NAME.png, bright on the object."),
@@ -165,7 +195,7 @@ def figure(
     palette: Annotated[
         bool, Option("--palette", help="Reduce the picture to 256 colours, for a smaller file.")
     ] = False,
-    device: options.DeviceName = None,
+    device: options.DeviceName = AUTO,
 ) -> None:
     """Make one of the GAM paper's figures (Barkan et al., CIKM 2021) from your images or a data set, at print size."""
     takes = figures.FIGURES[name].takes
@@ -176,7 +206,9 @@ def figure(
     lens = make_lens(model, weights, blocks, device)
     if data and root:
         dataset = load(data, root, split=split)
-        examples = figures.from_dataset(dataset, lens, takes=takes, count=count, items=item or ())
+        examples = figures.from_dataset(
+            dataset, lens, takes=takes, count=count, items=item or (), pairs_per_class=pairs_per_class
+        )
     else:
         examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
     place = out or Path(f"{name}.png")
@@ -215,8 +247,8 @@ def studio(
     weights: Annotated[
         list[str] | None,
         Option(
-            help="The weights of each --model, in the same order: a .safetensors or .pth file, or 'random'. By default "
-            "the pretrained weights of every model."
+            help="The weights of each --model, in the same order: a .safetensors or .pth file, 'random', or "
+            "torchvision's name of them, such as IMAGENET1K_V1. By default the pretrained weights of every model."
         ),
     ] = None,
     host: Annotated[
@@ -236,6 +268,7 @@ def studio(
             help="How many visitors the studio keeps in memory at once; the least recent ones are forgotten first.",
         ),
     ] = 12,
+    device: options.DeviceName = AUTO,
     public_url: Annotated[
         str | None,
         Option(
@@ -249,20 +282,23 @@ def studio(
     if auth is not None and not (user and password):
         raise GamlensError("--auth takes USER:PASSWORD, both not empty, such as --auth ann:secret.")
     with out_console.status("Loading the model and starting the page"):
-        named = _studio_models(model or [options.DEFAULT_MODEL], weights or [])
+        named = _studio_models(model or [options.DEFAULT_MODEL], weights or [], device)
         login = (user, password) if auth else None
-        running = launch(named, host=host, port=port, auth=login, browser=browser, visits=visits, public_url=public_url)
+        running = launch(
+            named, host=host, port=port, auth=login, browser=browser, visits=visits, public_url=public_url,
+            device=device,
+        )  # fmt: skip
     say(f"The studio is at {running.url}  (stop it with Ctrl-C)")
     running.wait()
 
 
-def _studio_models(models: list[str], weights: list[str]) -> dict[str, Lens | str]:
+def _studio_models(models: list[str], weights: list[str], device: str) -> dict[str, Lens | str]:
     """The models that the studio offers, by name; those with weights of the user are loaded at once."""
     if weights and len(weights) != len(models):
         raise GamlensError(f"Give --weights once per --model: there are {len(models)} and {len(weights)}.")
     if not weights:
         return {name: name for name in models}
-    return {name: make_lens(name, file, None, None) for name, file in zip(models, weights, strict=True)}
+    return {name: make_lens(name, file, None, device) for name, file in zip(models, weights, strict=True)}
 
 
 def show_cells(found: list[tables.Cell]) -> None:
@@ -273,6 +309,9 @@ def show_cells(found: list[tables.Cell]) -> None:
         items = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         errors = sum({cell.run: cell.errors for cell in mine}.values())
         _print(f"{name}: {items} items, {errors} errors", *tables.tall(mine))
+        say(counts_note(mine))
+    for said in (*general_notes(found), *sharing_notes(found)):
+        say(said)
 
 
 def _where(found: tables.Cell | tables.Contest) -> str:

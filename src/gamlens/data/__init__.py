@@ -15,7 +15,7 @@ from gamlens.data.ilsvrc import ilsvrc
 from gamlens.data.mnist import has_mnist, mnist, read_idx
 from gamlens.data.reading import AnyPath
 from gamlens.data.sample import Box, Dataset, Mask, MaskSource, Sample
-from gamlens.data.subsets import Item, Manifest, hold_out, narrow, neighbour_pairs, pairs, small
+from gamlens.data.subsets import PAIRS_PER_CLASS, Item, Manifest, hold_out, narrow, neighbour_pairs, pairs, small
 from gamlens.data.table import table
 from gamlens.data.voc import voc
 from gamlens.errors import Registry

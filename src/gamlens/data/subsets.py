@@ -18,6 +18,8 @@ from gamlens.data.sample import Dataset
 from gamlens.errors import GamlensError, reworded
 from gamlens.files import StagedFiles
 
+PAIRS_PER_CLASS = 3  # how many pairs of each class are drawn, as in the paper
+
 
 @dataclass(frozen=True, order=True)
 class Item:
@@ -113,7 +115,7 @@ def small(dataset: Dataset, percentile: float, *, masks: bool = False) -> Manife
     return Manifest(f"small {percentile:g}% by {'mask' if masks else 'box'}", None, dataset.fingerprint(), items)
 
 
-def pairs(dataset: Dataset, *, per_class: int = 3, seed: int = 0) -> Manifest:
+def pairs(dataset: Dataset, *, per_class: int = PAIRS_PER_CLASS, seed: int = 0) -> Manifest:
     """Draw `per_class` pairs of two different images of each class.
 
     Pairs are repeated only in a class that has fewer different pairs than that.

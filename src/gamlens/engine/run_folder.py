@@ -44,10 +44,21 @@ class RunFolder:
         about: The configuration of the run, which must be JSON. Its entry "chunks" is the number of parts.
         suffix: The suffix of the files in parts/.
         fresh: Whether to delete the run that the folder holds.
+        unsaid: What an entry means that run.json does not have, because an earlier version wrote it: the entries of
+            `about` that are newer, with the values that were fixed before. Such a run can be continued.
     """
 
-    def __init__(self, place: str | Path, about: Mapping[str, Any], *, suffix: str, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        place: str | Path,
+        about: Mapping[str, Any],
+        *,
+        suffix: str,
+        fresh: bool = False,
+        unsaid: Mapping[str, Any] | None = None,
+    ) -> None:
         self.store, self.about, self.suffix = Store(place), dict(about), suffix
+        self._unsaid = unsaid or {}
         self._fresh = fresh
         self._lock = FolderLock(self.store)
         self._records: dict[int, PartRecord] = {}
@@ -99,11 +110,12 @@ class RunFolder:
             for folder in ("", PARTS_FOLDER, RECORDS):
                 self.store.sweep(folder, self._is_ours)
             known, parts = _json(self.store, RUN, f"restore it, or {AFRESH}"), self.written()
+            said = _said(known or {}, self._unsaid)
             if known is None:
                 if parts:
                     raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: {AFRESH}.")
                 self._describe(self.about)
-            elif (differing := _differences(known, self.about)) and known.keys() == self.about.keys() and not parts:
+            elif (differing := _differences(said, self.about)) and said.keys() == self.about.keys() and not parts:
                 # Another configuration, but nothing was measured with it yet: replace it.
                 self.store.remove(DONE)
                 self._describe(self.about)
@@ -278,6 +290,15 @@ def _json(store: Store, name: str, todo: str) -> dict[str, Any] | None:
     found = parse_object(contents)
     if isinstance(found, str):
         raise GamlensError(f"{name!r} in {store.place!r} cannot be read: {found}. {todo[0].upper()}{todo[1:]}.")
+    return found
+
+
+def _said(known: Mapping[str, Any], unsaid: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration `known` with the entries of `unsaid` that it does not have, also inside its objects."""
+    found = {**unsaid, **known}
+    for name, value in unsaid.items():
+        if isinstance(value, Mapping) and isinstance(own := known.get(name), Mapping):
+            found[name] = _said(own, value)
     return found
 
 

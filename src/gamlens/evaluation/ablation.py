@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 
 from gamlens import render
+from gamlens.data import PAIRS_PER_CLASS
 from gamlens.engine import ResultRow
 from gamlens.errors import GamlensError
 from gamlens.evaluation.measure import MapKey
@@ -16,6 +17,7 @@ from gamlens.evaluation.metric_columns import metrics_of
 from gamlens.evaluation.protocol import ABLATED_KINDS, CONTROL, JOINED, Protocol
 from gamlens.evaluation.results import collect
 from gamlens.evaluation.table_files import TextTable, draw_charts, write_files
+from gamlens.evaluation.table_notes import counts_note, interval_note
 from gamlens.evaluation.tables import Cell, cells, check_confidence, shown
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, names
@@ -34,6 +36,10 @@ class Plan:
         weights: One weight per block of the model, for the fusion "weights"; see `Protocol.block_weights`.
         fill: The colour of hidden pixels in image x map, "black" or "mean".
         confidence: The class score that ADP and PIC are computed from, "logit" or "probability".
+        task: What is explained: "classification", or the name of a pair score.
+        subset: "all" items, or only those with small objects, the "25" or "10" % smallest.
+        pairs, seed, pairs_per_class: Which pairs are compared, as in `Protocol`.
+        lattice: How blocks are read of which the network uses some rows and columns only, "read" or "keep".
     """
 
     methods: tuple[str, ...] = names("block")
@@ -42,6 +48,12 @@ class Plan:
     weights: tuple[float, ...] = ()
     fill: str = "black"
     confidence: str = "logit"
+    task: str = "classification"
+    subset: str = "all"
+    pairs: str = "drawn"
+    seed: int = 0
+    pairs_per_class: int = PAIRS_PER_CLASS
+    lattice: str = "read"
 
     def __post_init__(self) -> None:
         if not self.fusions:
@@ -59,7 +71,11 @@ class Plan:
         return self._protocol(self.n or tuple(range(1, most + 1)))
 
     def _protocol(self, n: tuple[int, ...]) -> Protocol:
-        return Protocol(methods=self.methods, n=n, fill=self.fill, fusions=self.fusions, block_weights=self.weights)
+        return Protocol(
+            task=self.task, methods=self.methods, n=n, subset=self.subset, fill=self.fill, pairs=self.pairs,
+            seed=self.seed, pairs_per_class=self.pairs_per_class, lattice=self.lattice, fusions=self.fusions,
+            block_weights=self.weights,
+        )  # fmt: skip
 
 
 def table(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> AblationCells:
@@ -125,9 +141,12 @@ def write(found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, An
     tables = {f"{name}.csv": table_of(found, plan, measure) for measure, name in measures(found).items()}
     records = [
         {"method": method, "n": n, "fuse": name, "measure": measure, "mean": cell.value.mean, "low": cell.value.low,
-         "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out}
+         "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out,
+         "gain": cell.gain and {"over_n": cell.base, **vars(cell.gain)}}
         for (method, n, name), own in found.items() for measure, cell in own.items()
     ]  # fmt: skip
     described = {**about, "plan": vars(plan), "cells": records}
     texts = {"ablation.json": json.dumps(described, indent=1, ensure_ascii=False)}
-    return write_files(folder, texts, {"ablation.png": curves(found, plan)}, tables)
+    counted = [cell for own in found.values() for cell in own.values()]
+    notes = [interval_note(counted), counts_note(counted)]
+    return write_files(folder, texts, {"ablation.png": curves(found, plan)}, tables, notes)

@@ -1,6 +1,7 @@
 """Confidences and embeddings of the model on image x map, in batches across all methods."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -31,26 +32,36 @@ def raw(lens: Lens, side: ModelInput) -> Tensor:
     return (batch * std + mean).clamp(0, 1)
 
 
-def confidences(output: Tensor, labels: Tensor, *, multi_label: bool) -> dict[str, Tensor]:
-    """Return the logit and the probability of each image's label, for M versions of N images.
+def confidences(output: Tensor, labels: Tensor, *, multi_label: bool, temperature: float = 1.0) -> dict[str, Tensor]:
+    """Return the logit and the probability (at a temperature) of each image's label, for M versions of N images.
 
     Shapes: outputs (M*N,K) for K classes, all images of the first version first, and labels (N,) -> {name: (M,N)}.
     """
     output = at_least_float32(output).cpu()
-    chance = scores.probabilities(output, multi_label=multi_label)
+    chance = scores.probabilities(output, multi_label=multi_label, temperature=temperature)
     chosen = labels.repeat(len(output) // len(labels))[:, None]
     found = {"logit": output, "probability": chance}
     return {name: values.gather(1, chosen).view(-1, len(labels)) for name, values in found.items()}
 
 
-def under_maps(lens: Lens, images: Tensor, maps: list[Tensor], labels: Tensor, protocol: Protocol) -> dict[str, Tensor]:
+def under_maps(
+    lens: Lens,
+    images: Tensor,
+    maps: list[Tensor],
+    labels: Tensor,
+    protocol: Protocol,
+    *,
+    background: Tensor | None = None,
+) -> dict[str, Tensor]:
     """Return the logit and the probability of each image's label on image x map, for M sets of maps (N,H,W).
+
+    Hidden pixels have the protocol's colour, or show the `background` (N,3,H,W).
 
     Returns:
         {name: (M,N)}.
     """
-    outputs = torch.cat([lens.outputs(batch) for batch in _masked(lens, images, maps, protocol)])
-    return confidences(outputs, labels, multi_label=lens.multi_label)
+    outputs = torch.cat([lens.outputs(batch) for batch in _masked(lens, images, maps, protocol, background)])
+    return confidences(outputs, labels, multi_label=lens.multi_label, temperature=protocol.temperature)
 
 
 def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Tensor:
@@ -62,20 +73,29 @@ def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protoco
 def curves(lens: Lens, images: Tensor, maps: Tensor, labels: Tensor, protocol: Protocol) -> dict[str, Tensor]:
     """The probability while pixels appear (`inserted`) or vanish (`deleted`) in the map's order: (S,N) each."""
     order = [mask.to(images) for mask in metrics.steps(maps, protocol.curves)]
-    shown = under_maps(lens, images, order, labels, protocol)["probability"]
-    hidden = under_maps(lens, images, [1 - mask for mask in order], labels, protocol)["probability"]
-    return {"inserted": shown, "deleted": hidden}
+    background = None
+    if protocol.curve_background == "blur":
+        background = metrics.blurred(images, kernel=protocol.blur_kernel, sigma=protocol.blur_sigma)
+    see = partial(under_maps, lens, images, labels=labels, protocol=protocol, background=background)
+    return {
+        "inserted": see(maps=order)["probability"],
+        "deleted": see(maps=[1 - mask for mask in order])["probability"],
+    }
 
 
-def _masked(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Iterator[Tensor]:
+def _masked(
+    lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol, background: Tensor | None = None
+) -> Iterator[Tensor]:
     """Yield batches of image x map: all images under several of the maps at once, up to IMAGES_AT_ONCE images."""
     transform = _transform(lens)
     fill: Any = protocol.fill
     together = max(1, IMAGES_AT_ONCE // len(images))
     for start in range(0, len(maps), together):
         part = torch.cat([values.to(images) for values in maps[start : start + together]])
-        several = images.repeat(len(part) // len(images), 1, 1, 1)
-        yield metrics.explain_mask(several, part, mean=transform.mean, std=transform.std, fill=fill)
+        times = len(part) // len(images)
+        several = images.repeat(times, 1, 1, 1)
+        behind = None if background is None else background.repeat(times, 1, 1, 1)
+        yield metrics.explain_mask(several, part, mean=transform.mean, std=transform.std, fill=fill, background=behind)
 
 
 def _transform(lens: Lens) -> Transform:

@@ -9,6 +9,7 @@ columns of every metric of the protocol's kind (METRICS); or an error.
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]
     trace = lens.trace(
         batch.sides[0], labels, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views, keep_graph=False
     )
-    maps, output = _with_controls(_explained(trace.explain, protocol)), trace.output
+    maps, output = _with_controls(_explained(partial(trace.explain, lattice=protocol.lattice), protocol)), trace.output
     assert output is not None
     del trace
     inputs = _with_truth(batch, 0, maps, protocol)
@@ -107,14 +108,15 @@ def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
     pair.sides(protocol.task, keep=False)
     pair.release()
     whole = {side: at_least_float32(e.detach()).cpu() for side, e in zip("xy", pair.embeddings, strict=True)}
-    both = _explained(lambda method, n, how: pair.explain(method, n, how, score=protocol.task), protocol)
+    both = _explained(partial(pair.explain, score=protocol.task, lattice=protocol.lattice), protocol)
     sides = {side: _with_controls({key: getattr(result, side) for key, result in both.items()}) for side in "xy"}
-    if protocol.kind == "objective":
-        return _similarity_rows(lens, batch, sides, whole, protocol)
-    rows = []
-    for place, (side, maps) in enumerate(sides.items()):
-        rows += _rows(batch, place, side, maps, _with_truth(batch, place, maps, protocol), protocol)
-    return rows
+    similarities = _similarities(lens, batch, sides, whole, protocol) if "objective" in protocol.kinds else None
+    if similarities is None:
+        rows = []
+        for place, (side, maps) in enumerate(sides.items()):
+            rows += _rows(batch, place, side, maps, _with_truth(batch, place, maps, protocol), protocol)
+        return rows
+    return _similarity_rows(batch, sides, similarities, protocol)
 
 
 def _with_truth(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> Iterator[MetricInput]:
@@ -158,7 +160,7 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
     entries that are the same tensor, such as every fusion at n = 1, share a forward.
     """
     labels = torch.tensor([unit.label for unit in batch.units])
-    before = masked.confidences(output, labels, multi_label=lens.multi_label)
+    before = masked.confidences(output, labels, multi_label=lens.multi_label, temperature=protocol.temperature)
     images = masked.raw(lens, batch.sides[0])
     asked = {id(values): values for (method, _, _), values in maps.items() if method != UNCHANGED}
     after = masked.under_maps(lens, images, list(asked.values()), labels, protocol)
@@ -170,13 +172,13 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
         yield {"before": whole, "after": hidden, **found}
 
 
-def _similarity_rows(
+def _similarities(
     lens: Lens, batch: Ready, sides: Mapping[str, Maps], whole: Mapping[str, Tensor], protocol: Protocol
-) -> list[ResultRow]:
-    """Return the rows of pairs for the kind "objective": the similarity before and after images are masked.
+) -> dict[MapKey, dict[str, dict[str, Any]]]:
+    """The similarity of pairs before and after images are masked, as fields of a MetricInput: {map: {side: fields}}.
 
-    After: the masked x with the whole y, and the whole x with the masked y; with `protocol.masked` "both", the masked x
-    with the masked y.
+    After: the masked x with the whole y (side "x"), and the whole x with the masked y ("y"); with `protocol.masked`
+    "both", the masked x with the masked y ("both"). Entries that are the same tensor share a forward.
 
     Args:
         lens: The model.
@@ -186,25 +188,44 @@ def _similarity_rows(
         protocol: The protocol.
     """
     rule = scores.find_pair_score(protocol.task).fn
-    asked = [key for key in sides["x"] if key[0] != UNCHANGED]
-    hidden = {
-        side: masked.embeddings(lens, masked.raw(lens, images), [sides[side][key] for key in asked], protocol)
-        for side, images in zip("xy", batch.sides, strict=True)
-    }
+    hidden: dict[str, dict[int, Tensor]] = {}
+    for side, images in zip("xy", batch.sides, strict=True):
+        asked = {id(values): values for (method, _, _), values in sides[side].items() if method != UNCHANGED}
+        found = masked.embeddings(lens, masked.raw(lens, images), list(asked.values()), protocol)
+        hidden[side] = dict(zip(asked, found, strict=True))
     before = rule(whole["x"], whole["y"])
-    rows: list[ResultRow] = []
+    similarities: dict[MapKey, dict[str, dict[str, Any]]] = {}
     for key in sides["x"]:
-        x, y = (hidden[side][asked.index(key)] if key in asked else whole[side] for side in "xy")
+        x, y = (hidden[side].get(id(sides[side][key]), whole[side]) for side in "xy")
         if protocol.masked == "both":
             after = {"both": rule(x, y)}
         else:
             after = {"x": rule(x, whole["y"]), "y": rule(whole["x"], y)}
-        for side, value in after.items():
+        similarities[key] = {
+            side: {"before": {"similarity": before}, "after": {"similarity": before if key[0] == UNCHANGED else value}}
+            for side, value in after.items()
+        }
+    return similarities
+
+
+def _similarity_rows(
+    batch: Ready,
+    sides: Mapping[str, Maps],
+    similarities: Mapping[MapKey, Mapping[str, Mapping[str, Any]]],
+    protocol: Protocol,
+) -> list[ResultRow]:
+    """The rows of pairs that have similarities, and for an ablation also what is measured by their ground truth."""
+    inputs = {
+        side: dict(zip(maps, _with_truth(batch, place, maps, protocol), strict=True))
+        for place, (side, maps) in enumerate(sides.items())
+    }
+    rows: list[ResultRow] = []
+    for key, by_side in similarities.items():
+        for side, found in by_side.items():
             place = int(side == "y")
-            own = {key: sides["xy"[place]][key]}
-            now = {"similarity": value if key in asked else before}
-            given = MetricInput(maps=own[key], before={"similarity": before}, after=now)
-            rows += _rows(batch, place, side, own, [given], protocol)
+            own = "xy"[place]
+            given = replace(inputs[own][key], **found)
+            rows += _rows(batch, place, side, {key: sides[own][key]}, [given], protocol)
     return rows
 
 

@@ -6,18 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from gamlens import methods
-from gamlens.data import DATASETS, Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
+from gamlens.data import DATASETS, PAIRS_PER_CLASS, Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
-from gamlens.metrics import KINDS
-from gamlens.scores import PAIR_SCORES
+from gamlens.lattice import READINGS
+from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, KINDS, check_blur
+from gamlens.scores import PAIR_SCORES, check_temperature
 
 ABLATED_KINDS = ("localization", "objective")  # the kinds whose metrics an ablation measures
 WEIGHTS = "weights"  # the name of the weighted mean among the ways to join blocks
 CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
+PAIR_MARK = "~"  # stands between the names of the two images in the name of a pair
+ADDED = ("temperature", "pairs_per_class", "curve_background", "blur_kernel", "blur_sigma", "lattice")
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -26,7 +29,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "masked": ("one", "both"),
     "box": ("all", "largest"),
     "pairs": ("drawn", "neighbour"),
+    "hold_out_by": ("pairs", "maps"),
+    "lattice": READINGS,
+    "curve_background": ("fill", "blur"),
 }
+# What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
+UNSAID: dict[str, Any] = {"hold_out_by": "maps", "lattice": "keep", "temperature": 1.0, "pairs_per_class": 3}
+UNSAID |= {"curve_background": "fill", "blur_kernel": BLUR_KERNEL, "blur_sigma": BLUR_SIGMA}  # any blur will do
 
 
 def choices() -> dict[str, tuple[str, ...]]:
@@ -50,9 +59,19 @@ class Protocol:
         box: What the predicted box goes around: "all" pixels >= threshold, or the "largest" component of them.
         pairs: Pairs are "drawn" at random, or each image of a class with the next one by name ("neighbour").
         seed: The seed of drawn pairs.
-        hold_out: Every how many items (for pairs: maps) one is held out to choose thresholds on; 0 for none.
+        hold_out: Every how many items one is held out to choose thresholds on; 0 for none.
+        hold_out_by: What is held out of pairs: whole "pairs", both maps together, or single "maps", counted x, y, x, y,
+            ... as early versions did. With "maps", a map may be counted whose pair helped to choose the threshold.
         views: Further views of each image, "flip" and scales, over which maps are averaged.
+        lattice: How blocks are read of which the network uses only every second (or s-th) row and column: "read" or
+            "keep", as in `Trace.explain`. Runs of versions that did not record it have "keep".
         curves: The number of steps of insertion and deletion; 0 to leave both out.
+        temperature: What the class scores are divided by before they become the probability of the objective
+            evaluation. Maps are made of the class score itself and do not depend on it.
+        pairs_per_class: How many pairs of each class are drawn.
+        curve_background: What hidden pixels show in insertion and deletion: the colour `fill`, or the image behind a
+            Gaussian "blur".
+        blur_kernel, blur_sigma: The width of that blur's window and its standard deviation, in pixels of the input.
         fusions: Makes this an ablation: the ways to join blocks, of which each is measured, by the metrics of
             ABLATED_KINDS. If empty, blocks are joined by the mean.
         block_weights: For the fusion "weights", the weights of all blocks in the order they run. If empty, the last of
@@ -72,9 +91,16 @@ class Protocol:
     seed: int = 0
     hold_out: int = 10
     views: tuple[str | float, ...] = ()
+    lattice: str = "read"
     curves: int = 0
+    temperature: float = 1.0
+    pairs_per_class: int = PAIRS_PER_CLASS
+    curve_background: str = "fill"
+    blur_kernel: int = BLUR_KERNEL
+    blur_sigma: float = BLUR_SIGMA
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
+    hold_out_by: str = "pairs"
 
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
@@ -86,6 +112,13 @@ class Protocol:
                 raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods that do, such as {known}.")
             if methods.find(method).kind != "block" and self.task == "classification":
                 raise GamlensError(f"Method {method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
+        if self.pairs_per_class < 1:
+            raise GamlensError(f"pairs_per_class={self.pairs_per_class}: give the number of pairs to draw, at least 1.")
+        if self.pairs_per_class != PAIRS_PER_CLASS and self.pairs != "drawn":
+            raise GamlensError(
+                f"pairs_per_class={self.pairs_per_class} is the number of pairs that are drawn; with pairs="
+                f"{self.pairs!r} every image is paired with the next one: leave it out, or use pairs='drawn'."
+            )
         if self.hold_out < 0:
             raise GamlensError(f"hold_out={self.hold_out}: give 0 to hold out nothing, or 10 for every tenth item.")
         if not self.methods or not self.n or min(self.n) < 1:
@@ -94,13 +127,26 @@ class Protocol:
             raise GamlensError(f"curves={self.curves}: give 0 for no curves, or 2 steps or more, such as 20.")
         if self.curves and (self.kind, self.task) != ("objective", "classification"):
             raise GamlensError("Insertion and deletion (curves=...) need kind objective and task classification.")
+        if self.curve_background != "fill" and not self.curves:
+            raise GamlensError(f"curve_background={self.curve_background!r} needs curves: give their number of steps.")
+        check_blur(self.blur_kernel, self.blur_sigma)
+        check_temperature(self.temperature)
+        if self.temperature != 1 and not ("objective" in self.kinds and self.task == "classification"):
+            raise GamlensError(
+                f"temperature={self.temperature} changes the probability of a class alone: it needs kind objective and "
+                "task classification."
+            )
         if self.kind == "segmentation" and self.task != "classification":
             raise GamlensError("Segmentation is measured for classes only: use task classification.")
         for fusion in self.fusions:
             if fusion not in JOINED:
                 raise GamlensError(f"There is no fusion {fusion!r}: {near(fusion, JOINED)}")
-        if self.fusions and (self.kind, self.task) != ("localization", "classification"):
-            raise GamlensError("Fusions can be varied only for kind localization and task classification: use these.")
+        if self.fusions and self.kind != "localization":
+            raise GamlensError(
+                "Fusions can be varied only for kind localization, which then measures ADP and PIC, too."
+            )
+        if self.fusions and self.masked != "one":
+            raise GamlensError("Fusions can be varied only with masked='one': boxes belong to one image of a pair.")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -115,7 +161,15 @@ class Protocol:
 
     def record(self) -> dict[str, Any]:
         """What run.json says about the protocol."""
-        return {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
+        found = {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
+        return {**found, "temperature": float(self.temperature), "blur_sigma": float(self.blur_sigma)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Protocol":
+        """The protocol that run.json describes. A field that it lacks has the value that runs had before the field."""
+        known = {**UNSAID, **record}
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
+        return cls(**fields)
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
@@ -128,13 +182,22 @@ def usual_truth(about: Mapping[str, Any]) -> bool:
     return bool(kind == "objective" or kind == ("segmentation" if masks else "localization"))
 
 
+def holds_out_pairs(about: Mapping[str, Any]) -> bool:
+    """Whether the numbers of a run depend on `hold_out_by`: it is of pairs, and held-out ones choose thresholds."""
+    chosen = about["protocol"]
+    holds_out = chosen.get("hold_out", Protocol.hold_out) or "hold_out" in about.get("manifests", {})
+    return bool(holds_out) and chosen["kind"] != "objective" and chosen["task"] != "classification"
+
+
 def variant(about: Mapping[str, Any]) -> str:
     """The choices of a run that are not the defaults, as text: `input=crop, views=flip+1.43`."""
-    usual, chosen, named = Protocol().record(), about["protocol"], about.get("manifests", {})
+    usual, chosen, named = Protocol().record(), {**UNSAID, **about["protocol"]}, about.get("manifests", {})
     words = [] if usual_truth(about) else [f"kind={chosen['kind']}"]
-    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out"):
+    for name in ("input", "fill", "masked", "box", "pairs", "seed", "hold_out", *ADDED):
         if chosen.get(name, usual[name]) != usual[name] and name not in named:
             words.append(f"{name}={chosen[name]}")
+    if holds_out_pairs(about) and chosen["hold_out_by"] != usual["hold_out_by"]:
+        words.append(f"hold_out_by={chosen['hold_out_by']}")
     if chosen.get("views"):
         words.append("views=" + "+".join(map(str, chosen["views"])))
     return ", ".join(words + [f"{name}={fingerprint[:8]}" for name, fingerprint in named.items()])
@@ -168,26 +231,24 @@ def units(
     """List the items that a protocol measures, and which of their maps are held out to choose thresholds.
 
     Classes: items are sorted by name; every `protocol.hold_out`-th item of the whole data set is held out, counted
-    before small objects are selected. Pairs: every `protocol.hold_out`-th map is held out, counted x, y, x, y, ...
+    before small objects are selected. Pairs: every `protocol.hold_out`-th pair is held out, both maps of it; with
+    `protocol.hold_out_by` "maps" every `protocol.hold_out`-th map, counted x, y, x, y, ...
 
     Args:
         dataset: The data set.
         protocol: The protocol.
         chosen: The items or pairs to measure, in place of those that the protocol selects or draws.
-        hold_out: The images to hold out, in place of every `protocol.hold_out`-th.
+        hold_out: The images to hold out, in place of every `protocol.hold_out`-th. A pair is held out if it has one of
+            them; with `protocol.hold_out_by` "maps" only their own maps are.
     """
     for manifest in (chosen, hold_out):
         if manifest is not None:
             manifest.check(dataset)
     pairwise = protocol.task != "classification"
     items = _paired_items(dataset, protocol, chosen) if pairwise else _class_items(dataset)
-    every, found = protocol.hold_out, []
+    found = []
     for place, (name, samples, label) in enumerate(items):
-        if hold_out is not None:
-            held = tuple(sample.name in hold_out.names for sample in samples)
-        else:
-            maps = range(len(samples) * place, len(samples) * (place + 1))
-            held = tuple(bool(every) and number % every == 0 for number in maps)
+        held = _held_out(place, samples, protocol, hold_out)
         found.append(Unit(name, samples, label, held, _problem(samples, label, protocol)))
     if not pairwise:
         found = _narrowed(found, dataset, protocol, chosen)
@@ -199,6 +260,16 @@ def units(
             f"{found[0].problem} Is a part of the data set missing, or is another kind of evaluation meant?"
         )
     return found
+
+
+def _held_out(place: int, samples: tuple[Sample, ...], protocol: Protocol, named: Manifest | None) -> tuple[bool, ...]:
+    """Whether the map of each image of an item is held out; `place` counts the items from 0."""
+    by_maps, every = protocol.hold_out_by == "maps", protocol.hold_out
+    if named is not None:
+        maps = tuple(sample.name in named.names for sample in samples)
+        return maps if by_maps else (any(maps),) * len(samples)
+    counts = range(len(samples) * place, len(samples) * (place + 1)) if by_maps else [place] * len(samples)
+    return tuple(bool(every) and number % every == 0 for number in counts)
 
 
 def _class_items(dataset: Dataset) -> Iterator[NamedSamples]:
@@ -225,13 +296,15 @@ def _paired_items(dataset: Dataset, protocol: Protocol, chosen: Manifest | None)
     if protocol.subset != "all" and chosen is None:
         dataset = narrow(dataset, small(dataset, float(protocol.subset)))
     drawn = chosen or (
-        neighbour_pairs(dataset) if protocol.pairs == "neighbour" else pairs(dataset, seed=protocol.seed)
+        neighbour_pairs(dataset)
+        if protocol.pairs == "neighbour"
+        else pairs(dataset, per_class=protocol.pairs_per_class, seed=protocol.seed)
     )
     if any(len(item.names) != 2 for item in drawn.items):
         raise GamlensError(f"The manifest {drawn.kind!r} holds single images: {protocol.task} needs pairs.")
     by_name = {sample.name: sample for sample in dataset.samples}
     for item in drawn.items:
-        yield "~".join(item.names), tuple(by_name[name] for name in item.names), item.label
+        yield PAIR_MARK.join(item.names), tuple(by_name[name] for name in item.names), item.label
 
 
 def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:

@@ -83,6 +83,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "blocks": list(lens.blocks),
         "embedding": lens.embedding,
         "precision": lens.precision,
+        "device": lens.device.type,
         "data": dataset.name,
         "root": dataset.root,
         "fingerprint": dataset.fingerprint(),
@@ -171,6 +172,7 @@ def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str]
     sizes: dict[tuple[str, int], list[int]] = {}
     errors: list[ResultRow] = []
     types, read_by_tables = column_types(), table_columns()
+    texts: dict[str | None, str | None] = {}  # every text once: the rows of an item repeat its name and its image
     for part in parts:
         names = [name for name in part if name not in ("method", "n", "error") and (only is None or name in only)]
         where: dict[tuple[str, int], list[int]] = {}
@@ -183,6 +185,8 @@ def _gather(about: dict[str, Any], parts: Iterable[Columns], only: Sequence[str]
             piece: Columns = {}
             for name in names:
                 values, kind = [part[name][at] for at in places], types.get(name, "")
+                if kind == "string":
+                    values = [texts.setdefault(value, value) for value in values]
                 if any(value is not None for value in values):
                     piece[name] = _packed(values, kind, stack=name in read_by_tables)
             groups.setdefault(key, []).append(piece)

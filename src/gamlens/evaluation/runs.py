@@ -17,7 +17,7 @@ from gamlens.errors import GamlensError, near, readable, warn
 from gamlens.evaluation import results
 from gamlens.evaluation.measure import Measurer
 from gamlens.evaluation.metric_columns import left_out_note
-from gamlens.evaluation.protocol import Protocol, Unit
+from gamlens.evaluation.protocol import UNSAID, Protocol, Unit
 from gamlens.evaluation.run_checks import PartCheck, other_columns
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
@@ -123,10 +123,13 @@ def evaluate_run(
         "chunks": len(pieces(items, chunk)),
         "threads": torch.get_num_threads(),
     }
+    where = engine or Engine()
+    if where.name != "local":
+        about["device"] = f"that of each worker ({where.name})"
     if said := left_out_note(about):
         warn(said)
-    where = engine or Engine()
-    with RunFolder(place, about, suffix=results.SUFFIX, fresh=fresh) as folder:
+    unsaid = {"device": about["device"], "protocol": UNSAID}
+    with RunFolder(place, about, suffix=results.SUFFIX, fresh=fresh, unsaid=unsaid) as folder:
         errors = _check_parts(folder, pieces(items, chunk))
         if (known := _summary(folder)) is not None:
             if not folder.sealed():

@@ -16,9 +16,11 @@ TextTable = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the header and the 
 ESCAPED = str.maketrans({char: f"\\{char}" for char in "%_&#$"})
 
 
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    """A Markdown table, and the notes as a list below it."""
     rule = ["---"] * len(header)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines)) + "\n"
+    table = "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines)) + "\n"
+    return table + ("\n" + "".join(f"- {note}\n" for note in notes) if notes else "")
 
 
 def comma_separated(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -27,14 +29,16 @@ def comma_separated(header: Sequence[str], lines: Sequence[Sequence[str]]) -> st
     return out.getvalue()
 
 
-def latex(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def latex(header: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    """A LaTeX tabular for booktabs, and the notes as comments below it."""
+
     def line(parts: Sequence[str]) -> str:
         return " & ".join(part.translate(ESCAPED) for part in parts) + r" \\"
 
     body = "\n".join(line(parts) for parts in lines)
     columns = "llll" + "r" * (len(header) - 4)
     head = f"% needs \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n{line(header)}\n\\midrule\n"
-    return f"{head}{body}\n\\bottomrule\n\\end{{tabular}}\n"
+    return f"{head}{body}\n\\bottomrule\n\\end{{tabular}}\n" + "".join(f"% {note}\n" for note in notes)
 
 
 def draw_charts(rows: Mapping[str, Sequence[render.Chart]], heads: Sequence[str], *, cell: int) -> Image.Image:
@@ -45,7 +49,11 @@ def draw_charts(rows: Mapping[str, Sequence[render.Chart]], heads: Sequence[str]
 
 
 def write_files(
-    folder: Path, texts: dict[str, str], pictures: dict[str, Image.Image], tables: dict[str, TextTable] | None = None
+    folder: Path,
+    texts: dict[str, str],
+    pictures: dict[str, Image.Image],
+    tables: dict[str, TextTable] | None = None,
+    notes: Sequence[str] = (),
 ) -> list[Path]:
     """Write all files of a result below a folder, or none of them if one cannot be written.
 
@@ -54,13 +62,15 @@ def write_files(
         texts: {file name: text}.
         pictures: {file name: picture}, written as PNG.
         tables: {file name: table}, each written as a CSV file, and all together as table.md.
+        notes: Sentences about the tables, at the end of table.md.
 
     Returns:
         The files.
     """
     if tables:
         texts = texts | {name: comma_separated(*table) for name, table in tables.items()}
-        texts["table.md"] = "\n".join(markdown(*table) for table in tables.values())
+        made = [markdown(*table) for table in tables.values()]
+        texts["table.md"] = "\n".join([*made, "".join(f"- {note}\n" for note in notes)] if notes else made)
     with StagedFiles() as staged:
         for name, text in texts.items():
             staged.write(folder / name, methodcaller("write", text.encode()))

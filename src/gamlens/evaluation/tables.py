@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from gamlens import metrics
-from gamlens.errors import GamlensError
-from gamlens.evaluation.metric_columns import metrics_of, needs_positive, table_columns
+from gamlens.evaluation.contests import Contest as Contest
+from gamlens.evaluation.contests import contest_rows as contest_rows
+from gamlens.evaluation.contests import contests as contests
 from gamlens.evaluation.paper_numbers import paper_of
-from gamlens.evaluation.protocol import usual_truth, variant
-from gamlens.evaluation.results import Columns, Run
+from gamlens.evaluation.protocol import usual_truth
+from gamlens.evaluation.results import Run
+from gamlens.evaluation.run_scores import WHOLE_IMAGES, of_pairs, resampled, sharing_pairs
+from gamlens.evaluation.run_scores import Score as Score
+from gamlens.evaluation.run_scores import Setting as Setting
+from gamlens.evaluation.run_scores import check_confidence as check_confidence
+from gamlens.evaluation.run_scores import check_real as check_real
+from gamlens.evaluation.run_scores import needed as needed
+from gamlens.evaluation.run_scores import scores as scores
 from gamlens.methods import METHODS
-from gamlens.metrics import Better, Difference, Interval, Metric, MetricValues, StoredColumns
-
-CONFIDENCE_KINDS = ("logit", "probability")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The setting of a run: task, data and model; `variant` names the choices that are not the defaults."""
-
-    task: str
-    data: str
-    subset: str
-    model: str
-    variant: str
-
-    @classmethod
-    def of(cls, about: Mapping[str, Any]) -> Setting:
-        """The setting of a run, from its description."""
-        protocol = about["protocol"]
-        return cls(protocol["task"], about["data"], protocol["subset"], about["model"], variant(about))
-
-    def columns(self) -> tuple[str, str, str]:
-        """The task; the data with its subset and variant, such as `ilsvrc (25 %), views=flip`; the model."""
-        data = self.data if self.subset == "all" else f"{self.data} ({self.subset} %)"
-        return self.task, f"{data}, {self.variant}" if self.variant else data, self.model
+from gamlens.metrics import Better, Difference, Interval
 
 
 @dataclass(frozen=True)
@@ -62,6 +42,12 @@ class Cell:
         run: The description of the run as JSON, which tells runs apart.
         better: Whether higher ("up") or lower ("down") is better.
         why: Why items are left out; see `MetricValues`.
+        clusters: How many images, pairs or groups of pairs (`unit`) the counted items belong to. Intervals resample
+            these.
+        unit: What intervals resample, a name of RESAMPLED.
+        sharing: How many pairs of the run share an image with another pair.
+        base: The smallest n of the same method in the run.
+        gain: The paired difference to the number at n = `base`, with its sign turned so that plus is better.
     """
 
     setting: Setting
@@ -77,115 +63,48 @@ class Cell:
     run: str = ""
     better: Better = "up"
     why: str = ""
+    clusters: int = 0
+    unit: str = WHOLE_IMAGES
+    sharing: int = 0
+    base: int = 0
+    gain: Difference | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Score:
-    """A metric of one method and n: its values in percent for every item."""
+def cells(run: Run, *, confidence: str = "logit", linked: bool = False) -> list[Cell]:
+    """The numbers of a run. A run with random weights is an error: it must not enter a table of results.
 
-    metric: Metric
-    found: MetricValues
-
-    @property
-    def counted(self) -> Tensor:
-        """The values of the items that the table counts: (M,)."""
-        return self.found.values if self.found.counted is None else self.found.values[self.found.counted]
-
-
-def needed() -> tuple[str, ...]:
-    """The columns that tables are made from, for `results.read`."""
-    return ("held_out", *table_columns())
-
-
-def cells(run: Run, *, confidence: str = "logit") -> list[Cell]:
-    """The numbers of a run. A run with random weights is an error: it must not enter a table of results."""
-    check_real(run)
-    setting = Setting.of(run.about)
-    cell = partial(Cell, setting, errors=len(run.errors), run=json.dumps(run.about, sort_keys=True))
-    found = []
-    for (method, n), columns in run.groups.items():
-        for score in scores(run, columns, confidence=confidence):
-            metric, own = score.metric, score.found
-            where = (setting.task, setting.data, setting.subset, metric.title, setting.model)
-            name, known = (paper_of(*where, method, n) if usual_truth(run.about) else None) or ("", None)
-            number = cell(metric.title, method, n, metrics.bootstrap(score.counted), own.threshold, own.left_out)
-            found.append(replace(number, paper=known, paper_model=name, better=metric.better, why=own.why))
-    return found
-
-
-def check_confidence(name: str) -> None:
-    if name not in CONFIDENCE_KINDS:
-        raise GamlensError(f"The confidence is {' or '.join(CONFIDENCE_KINDS)}, not {name!r}.")
-
-
-def check_real(run: Run) -> None:
-    if run.about["weights"] == "random":
-        raise GamlensError(f"This run of {run.about['model']} was made with random weights, so it has no results.")
-
-
-def scores(run: Run, columns: Columns, *, confidence: str = "logit") -> list[Score]:
-    """Every metric of the run's kind, item by item, in percent.
-
-    A metric of which the run has no column is left out: it was not asked for, or came after the run was made. So is one
-    that has no meaning for the run's score (`left_out_note`).
+    With `linked`, intervals of pairs resample groups of pairs that share images; see `run_scores.clusters`.
     """
-    senseless, found = needs_positive(run.about), []
-    for metric in metrics_of(run.about["protocol"]["kind"]).values():
-        own = {name: torch.from_numpy(columns[name]) for name in metric.columns if name in columns}
-        if own and metric.title not in senseless:
-            held = torch.from_numpy(columns["held_out"])
-            found.append(Score(metric, metric.value(StoredColumns(own, held, confidence))))
-    return found
-
-
-@dataclass(frozen=True)
-class Contest:
-    """One method against another, item by item, at the same n."""
-
-    setting: Setting
-    metric: str
-    n: int
-    method: str
-    other: str
-    difference: Difference
-
-
-def contests(run: Run, *, first: str = "gam", confidence: str = "logit") -> list[Contest]:
-    """Compare `first` item by item with every other method at the same n, and with every control (whose n is 0)."""
     check_real(run)
+    setting, of_run = Setting.of(run.about), json.dumps(run.about, sort_keys=True)
+    items = [item for columns in list(run.groups.values())[:1] for item in columns["item"]]
+    sharing = sharing_pairs(items) if of_pairs(run.about) else 0
+    unit = resampled(run.about, linked=linked)
+    cell = partial(Cell, setting, errors=len(run.errors), run=of_run, unit=unit, sharing=sharing)
     measured = {
-        key: {score.metric.title: score for score in scores(run, columns, confidence=confidence)}
+        key: {score.metric.title: score for score in scores(run, columns, confidence=confidence, linked=linked)}
         for key, columns in run.groups.items()
     }
     found = []
     for (method, n), mine in measured.items():
-        for (other, m), theirs in measured.items() if method == first else ():
-            if other != first and m in (n, 0):
-                for title in (title for title in mine if title in theirs):
-                    a, b = mine[title], theirs[title]
-                    difference = metrics.paired(a.counted, b.counted, better=a.metric.better)
-                    found.append(Contest(Setting.of(run.about), title, n, method, other, difference))
+        base = min(other for name, other in measured if name == method)
+        for title, score in mine.items():
+            metric, own = score.metric, score.found
+            where = (setting.task, setting.data, setting.subset, title, setting.model)
+            name, known = (paper_of(*where, method, n) if usual_truth(run.about) else None) or ("", None)
+            number = cell(title, method, n, score.interval, own.threshold, own.left_out, known, name)
+            less = measured[method, base].get(title) if n > base else None
+            gain = None if less is None else score.gain_over(less)
+            number = replace(number, better=metric.better, why=own.why, clusters=score.independent)
+            found.append(replace(number, base=base, gain=gain))
     return found
-
-
-def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """One line per contest: the mean difference and its interval, wins, losses, ties and p of the sign test."""
-    header = ("task", "data", "model", "metric", "n", "method", "against", "difference", "won", "lost", "tied", "p")
-    lines = []
-    for contest in found:
-        d = contest.difference
-        names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
-        shown = f"{d.mean:+.2f} [{d.low:+.1f}, {d.high:+.1f}]"
-        counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
-        lines.append((*contest.setting.columns(), contest.metric, str(contest.n), *names, shown, *counts))
-    return header, lines
 
 
 def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Arrange numbers as in the paper's tables, as a header and lines: one line per task, data, model and metric.
 
-    A line has, for each method, its numbers at each n, the improvement from n = 1 to 2 and the numbers of the paper;
-    then the controls.
+    A line has, for each method, its numbers at each n, the improvement from n = 1 to 2, the gain of each n over the
+    smallest with its paired interval (`table_notes`), and the numbers of the paper; then the controls.
     """
     methods = list(dict.fromkeys(cell.method for cell in found if cell.n > 0))
     ns = sorted({cell.n for cell in found if cell.n > 0})
@@ -193,7 +112,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
     header = ["task", "data", "model", "metric", "items", "errors"]
     for method in methods:
         title = METHODS[method].title
-        header += [f"{title} n={n}" for n in ns] + (["Impr."] if {1, 2} <= set(ns) else []) + ["paper"]
+        header += [f"{title} n={n}" for n in ns] + gain_heads(ns, f"{title} ") + ["paper"]
     lines = []
     for mine in _lines(found):
         one = next(iter(mine.values()))
@@ -207,8 +126,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
 def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Arrange the numbers of `rows_of` for a narrow screen: one line per metric and method."""
     ns = sorted({cell.n for cell in found if cell.n > 0})
-    gain = {1, 2} <= set(ns)
-    header = ("metric", "method", *(f"n={n}" for n in ns), *(("Impr.",) if gain else ()), "paper")
+    header = ("metric", "method", *(f"n={n}" for n in ns), *gain_heads(ns), "paper")
     lines = []
     for mine in _lines(found):
         metric = next(iter(mine.values())).metric
@@ -219,6 +137,11 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
                 empty = [""] * (len(header) - 3)
                 lines.append((metric, f"{method} (control)", shown(mine[method, 0]), *empty))
     return header, lines
+
+
+def gain_heads(ns: Sequence[int], method: str = "") -> list[str]:
+    """The heads of the columns that compare the numbers of blocks, given in rising order."""
+    return [*(["Impr."] if {1, 2} <= set(ns) else []), *(f"{method}n={n} vs n={ns[0]}" for n in ns[1:])]
 
 
 def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
@@ -234,7 +157,7 @@ def _lines(found: Sequence[Cell]) -> list[dict[tuple[str, int], Cell]]:
             mine = {(cell.method, cell.n): cell for cell in own if cell.run == run}
             for line in lines:
                 if all(line[at].value == mine[at].value for at in line.keys() & mine.keys()):
-                    line |= mine
+                    line |= {at: cell for at, cell in mine.items() if at not in line or cell.base < line[at].base}
                     break
             else:
                 lines.append(mine)
@@ -248,6 +171,7 @@ def _method_cells(mine: dict[tuple[str, int], Cell], method: str, ns: list[int])
         one, two = mine.get((method, 1)), mine.get((method, 2))
         gain = metrics.improvement(one.value.mean, two.value.mean, one.better) if one and two else float("nan")
         line.append(f"{gain:+.1f} %" if gain == gain else "")
+    line += [shown_gain(mine.get((method, n)), over=ns[0]) for n in ns[1:]]
     known = [mine[method, n] for n in (1, 2) if (method, n) in mine and mine[method, n].paper is not None]
     numbers = " / ".join(f"{cell.paper:g}" for cell in known)
     return [*line, f"{numbers} ({known[0].paper_model})" if known else ""]
@@ -258,3 +182,12 @@ def shown(cell: Cell | None) -> str:
     if cell is None:
         return ""
     return f"{cell.value.mean:.2f} [{cell.value.low:.1f}, {cell.value.high:.1f}]"
+
+
+def shown_gain(cell: Cell | None, *, over: int | None = None) -> str:
+    """The gain over the smallest n with its paired interval; empty if there is none, or if the smallest n is not `over`
+    where that is given.
+    """
+    if cell is None or cell.gain is None or over not in (None, cell.base):
+        return ""
+    return f"{cell.gain.mean:+.2f} [{cell.gain.low:+.2f}, {cell.gain.high:+.2f}]"

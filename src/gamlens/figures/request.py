@@ -144,7 +144,13 @@ def _mask_of(file: str, folder: Path) -> NDArray[np.bool_]:
 
 
 def from_dataset(
-    dataset: Dataset, lens: Lens, *, takes: str = "images", count: int = 4, items: Sequence[str] = ()
+    dataset: Dataset,
+    lens: Lens,
+    *,
+    takes: str = "images",
+    count: int = 4,
+    items: Sequence[str] = (),
+    pairs_per_class: int | None = None,
 ) -> tuple[Example, ...]:
     """Examples from a data set.
 
@@ -154,14 +160,21 @@ def from_dataset(
         takes: "images", "boxes", "masks", "pairs" (neighbours of one class), or "overview" (an image and a pair).
         count: How many items to take, spread evenly over the data set.
         items: Names of the items to take instead.
+        pairs_per_class: If given, pairs are drawn, this many of each class, in place of neighbours.
     """
     if takes == "overview":
         one = from_dataset(dataset, lens, count=1, items=items[:1])
-        return one + from_dataset(dataset, lens, takes="pairs", count=1, items=items[1:])
+        return one + from_dataset(
+            dataset, lens, takes="pairs", count=1, items=items[1:], pairs_per_class=pairs_per_class
+        )
     task, kind = ("cosine", "localization") if takes == "pairs" else ("classification", "objective")
     kind = {"boxes": "localization", "masks": "segmentation"}.get(takes, kind)
     dataset = dataset if takes == "pairs" else align(dataset, lens.labels)
-    found = [unit for unit in units(dataset, Protocol(kind, task, pairs="neighbour", hold_out=0)) if not unit.problem]
+    if pairs_per_class is None:
+        protocol = Protocol(kind, task, pairs="neighbour", hold_out=0)
+    else:
+        protocol = Protocol(kind, task, pairs_per_class=pairs_per_class, hold_out=0)
+    found = [unit for unit in units(dataset, protocol) if not unit.problem]
     by_name = Registry("item", {unit.name: unit for unit in found})
     chosen = [by_name[name] for name in items] if items else found[:: max(1, len(found) // count)][:count]
     truth = "segmentation" if takes == "masks" else "localization"  # boxes are shown wherever the data set has them

@@ -22,7 +22,7 @@ from gamlens.methods.guided_backprop import Guided, guided_backprop
 from gamlens.methods.hires_cam import hires_cam
 from gamlens.methods.input_gradient import input_gradient
 from gamlens.methods.layer_cam import layer_cam
-from gamlens.methods.vdsn import vdsn
+from gamlens.methods.vdsn import vdsn, vdsn_max
 from gamlens.methods.xgrad_cam import xgrad_cam
 
 Kind = Literal["block", "pair", "input"]
@@ -104,6 +104,7 @@ METHODS: dict[str, Method] = Registry(
         "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM", scales_with_gradient=True, divides=True),
         "eigen_cam": Method(eigen_cam, "block", "Eigen-CAM", needs_gradient=False, divides=True, signed=True),
         "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False, signed=True),
+        "vdsn_max": Method(vdsn_max, "pair", "VDSN (max pooling)", needs_gradient=False, signed=True),
         "input_gradient": Method(input_gradient, "input", "Input gradient", scales_with_gradient=True),
         "guided_backprop": Method(
             guided_backprop, "input", "Guided backprop", during=Guided, scales_with_gradient=True
@@ -123,6 +124,6 @@ def names(*kinds: Kind) -> tuple[str, ...]:
     """The names of the methods of these kinds, in the order of METHODS.
 
     >>> names("pair")
-    ('vdsn',)
+    ('vdsn', 'vdsn_max')
     """
     return tuple(name for name, method in METHODS.items() if method.kind in kinds)

@@ -13,10 +13,20 @@ from torch import Tensor
 
 from gamlens.errors import Registry
 from gamlens.metrics.adp import SCORE_COLUMNS, drop, drop_value, increase, increase_value, measure_scores
-from gamlens.metrics.aggregate import Better, Difference, Interval, bootstrap, improvement, paired, sign_test
+from gamlens.metrics.aggregate import Better, Clusters, Difference, Interval, bootstrap, improvement, paired, sign_test
 from gamlens.metrics.curves import auc, measure_deletion, measure_insertion, order, steps
 from gamlens.metrics.iou import box_hits, box_iou, boxes_at, hits_value, iou_grid, mask_iou_grid, measure_boxes
-from gamlens.metrics.masking import CONTROLS, Fill, centre, centre_prior, explain_mask
+from gamlens.metrics.masking import (
+    BLUR_KERNEL,
+    BLUR_SIGMA,
+    CONTROLS,
+    Fill,
+    blurred,
+    centre,
+    centre_prior,
+    check_blur,
+    explain_mask,
+)  # fmt: skip
 from gamlens.metrics.metric import KINDS, Metric, MetricInput, MetricValues, StoredColumns
 from gamlens.metrics.pointing import measure_pointing_mask, peak, pointing, pointing_mask
 from gamlens.metrics.pxap import pxap

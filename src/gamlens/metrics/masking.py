@@ -1,5 +1,6 @@
 """Images masked by their maps, and the control maps that every table compares with."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -9,17 +10,25 @@ from torch import Tensor
 from gamlens.errors import GamlensError
 
 Fill = Literal["black", "mean"]
+BLUR_KERNEL, BLUR_SIGMA = 51, 10.0  # of the background of insertion and deletion, in pixels of the model's input
 
 
 def explain_mask(
-    images: Tensor, maps: Tensor, *, mean: Sequence[float], std: Sequence[float], fill: Fill = "black"
+    images: Tensor,
+    maps: Tensor,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    fill: Fill = "black",
+    background: Tensor | None = None,
 ) -> Tensor:
     """Hide the pixels of images where the map is low, and normalise for the model: image x map.
 
     Shapes: images (N,3,H,W) in 0..1, not normalised, and maps (N,H,W) in 0..1 -> (N,3,H,W), normalised.
 
     With `fill` "black" the image is multiplied by the map and then normalised, so that hidden pixels are black. With
-    "mean" the normalised image is multiplied, so that hidden pixels have the colour `mean`.
+    "mean" the normalised image is multiplied, so that hidden pixels have the colour `mean`. If a `background` is given,
+    (N,3,H,W) in 0..1, hidden pixels show it in place of a colour: image x map + background x (1 - map).
     """
     if images.ndim != 4 or maps.shape != images.shape[:1] + images.shape[2:]:
         shapes = f"{tuple(images.shape)} and {tuple(maps.shape)}"
@@ -32,11 +41,43 @@ def explain_mask(
     _check_unit("Maps", maps)
     centre, spread = (images.new_tensor(list(value))[:, None, None] for value in (mean, std))
     weight = maps.to(images)[:, None]
+    if background is not None:
+        if background.shape != images.shape:
+            shapes = f"{tuple(background.shape)} and {tuple(images.shape)}"
+            raise GamlensError(f"A background has the shape of the images, found {shapes}.")
+        return (images * weight + background * (1 - weight) - centre) / spread
     if fill == "black":
         return (images * weight - centre) / spread
     if fill == "mean":
         return (images - centre) / spread * weight
     raise GamlensError(f"fill must be 'black' or 'mean', the colour of hidden pixels; found {fill!r}.")
+
+
+def blurred(images: Tensor, *, kernel: int = BLUR_KERNEL, sigma: float = BLUR_SIGMA) -> Tensor:
+    """The images behind a Gaussian blur, a background that shows no detail: (N,3,H,W) -> (N,3,H,W).
+
+    The blur is a weighted mean over kernel x kernel pixels, with weights exp(-d^2 / (2 sigma^2)) at a distance of d
+    pixels; beyond the border the image is mirrored.
+    """
+    from torchvision.transforms.v2.functional import gaussian_blur
+
+    check_blur(kernel, sigma)
+    if images.ndim != 4 or min(images.shape[-2:]) <= kernel // 2:
+        raise GamlensError(
+            f"A blur with a kernel of {kernel} pixels mirrors {kernel // 2} pixels at the border and needs larger "
+            f"images (N,3,H,W); found {tuple(images.shape)}: give a smaller kernel."
+        )
+    found: Tensor = gaussian_blur(images, [kernel, kernel], [sigma, sigma])
+    return found
+
+
+def check_blur(kernel: int, sigma: float) -> None:
+    """Raise a GamlensError if there is no Gaussian blur with this kernel and sigma, both in pixels."""
+    if kernel < 3 or kernel % 2 == 0 or not (math.isfinite(sigma) and sigma > 0):
+        raise GamlensError(
+            f"A blur has a kernel of an odd number of pixels, 3 or more, and a sigma above 0, such as {BLUR_KERNEL} "
+            f"and {BLUR_SIGMA:g}; found {kernel} and {sigma}."
+        )
 
 
 def centre_prior(height: int, width: int) -> Tensor:

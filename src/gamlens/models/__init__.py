@@ -5,7 +5,7 @@ network, and `hooked.py` runs it.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from gamlens.capture.guard import unwrap
 from gamlens.errors import GamlensError, Registry
 from gamlens.models import checkpoint
+from gamlens.models.class_order import NamedTensors
 from gamlens.models.discovery.discover import NetworkLayout, Stage
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Builder, FamilyBuilder, Network, Output, TextEncoder, family, input_channels, pick
@@ -42,22 +43,31 @@ MODELS: Registry[Builder] = Registry(
 PREFIXED: dict[str, FamilyBuilder] = {hf_zoo.HF_PREFIX: hf_zoo.build, timm_zoo.TIMM_PREFIX: timm_zoo.build}
 
 
-def load(model: nn.Module | str, *, weights: WeightSource = None) -> Network:
+def load(model: nn.Module | str, *, weights: WeightSource = None, own_labels: bool = True) -> Network:
     """Make a Network from a name or from a user's module.
 
     Args:
         model: A name, as `find` takes it, or a module.
-        weights: A file or a state dict; "random" for an untrained network; None for the network's own weights.
+        weights: A file or a state dict; "random" for an untrained network; torchvision's name of its weights, such
+            as "IMAGENET1K_V1"; None for the network's own weights.
+        own_labels: Whether class names in the file of weights (`idx_to_class`, `class_to_idx`, `classes`) become the
+            labels of the network.
     """
     if not isinstance(model, nn.Module | str):
         raise GamlensError(f"A model is an nn.Module or a name such as 'resnet50'; found {type(model).__name__}.")
-    loaded: checkpoint.LoadedWeights = None
-    if weights is not None:
-        loaded = "random" if isinstance(weights, str) and weights == "random" else checkpoint.read(weights)
+    loaded = None if weights is None else checkpoint.find(weights, class_names=own_labels)
     source = "state dict" if isinstance(weights, Mapping) else str(weights)
     network = find(model)(weights=loaded) if isinstance(model, str) else _adopt(model, loaded, source)
     _check_names(network)
-    return network if weights is None else replace(network, weights=source)
+    if isinstance(loaded, NamedTensors) and loaded.class_names:
+        network = replace(network, labels=loaded.class_names, aliases=_known(network.aliases, loaded.class_names))
+    own = weights is None or isinstance(loaded, checkpoint.NamedWeights)
+    return network if own else replace(network, weights=source)
+
+
+def _known(aliases: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
+    """The aliases of classes that `labels` has."""
+    return {other: label for other, label in aliases.items() if label in labels}
 
 
 def _check_names(network: Network) -> None:
@@ -100,6 +110,8 @@ def _adopt(module: nn.Module, weights: checkpoint.LoadedWeights, source: str) ->
     if any(tensor.is_inference() for tensor in (*module.parameters(), *module.buffers())):
         raise GamlensError("This model was built inside torch.inference_mode() and has no gradients: build it outside.")
     inner = unwrap(module)
+    if isinstance(weights, checkpoint.NamedWeights):
+        raise checkpoint.not_named(f"A module of the class {type(inner).__name__}", weights)
     if hf_zoo.is_ours(inner):
         network = hf_zoo.adopt(inner)
         network = network if isinstance(network.module, hf_zoo.ImageTower) else replace(network, module=module)

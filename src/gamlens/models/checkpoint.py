@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from gamlens.data.plausible import check_expansion, check_zip
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded
+from gamlens.models.class_order import NamedTensors, check_count, check_some_head, class_names_in
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
 MOST_WRAPPINGS = 20  # real checkpoints have one or two; a dict that contains itself has no end
@@ -26,14 +28,48 @@ OLD_PICKLES = 5  # how many pickles are at the beginning of a file in torch's fo
 BYTE_ARRAY = b"bytearray"
 ZIP_HEAD = b"PK\x03\x04"  # how a zip file begins
 OTHERS = "weights='file.pth' or --weights file.pth (or .safetensors); or weights='random' for an untrained network."
-LoadedWeights = dict[str, Tensor] | Literal["random"] | None
+NAME_OF_WEIGHTS = re.compile(r"(\w+_Weights\.)?[A-Z][A-Z0-9_]*")  # such as IMAGENET1K_V1
 PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
-def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors by name in a state dict, in a .safetensors file, or in a torch file, loaded with weights_only."""
+@dataclass(frozen=True)
+class NamedWeights:
+    """Pretrained weights that the user chose by their name in torchvision, such as "IMAGENET1K_V1" or "DEFAULT"."""
+
+    name: str
+
+
+LoadedWeights = dict[str, Tensor] | NamedWeights | Literal["random"] | None
+
+
+def find(weights: str | os.PathLike[str] | Mapping[str, Any], *, class_names: bool = False) -> LoadedWeights:
+    """What the user gave as `weights`: "random", the name of pretrained weights, or tensors, which are read.
+
+    A file of that name in the working directory comes before the name of pretrained weights. `class_names` is as in
+    `read`.
+    """
+    if isinstance(weights, str) and weights == "random":
+        return "random"
+    if isinstance(weights, str) and NAME_OF_WEIGHTS.fullmatch(weights) and not Path(weights).exists():
+        return NamedWeights(weights)
+    return read(weights, class_names=class_names)
+
+
+def not_named(name: str, weights: NamedWeights) -> GamlensError:
+    """The error for a network whose weights cannot be chosen by a name."""
+    return GamlensError(
+        f"{name} has no weights {weights.name!r}: only torchvision's networks have weights by such names, as in "
+        f"Lens('resnet101', weights='IMAGENET1K_V1'). Leave weights out for the network's own, or pass {OTHERS}"
+    )
+
+
+def read(weights: str | os.PathLike[str] | Mapping[str, Any], *, class_names: bool = False) -> NamedTensors:
+    """The tensors by name in a state dict, in a .safetensors file, or in a torch file, loaded with weights_only.
+
+    With `class_names` also the names of the classes, where the checkpoint has them.
+    """
     if isinstance(weights, Mapping):
-        return _unwrapped(weights, "state dict")
+        return _unwrapped(weights, "state dict", class_names)
     file = Path(weights)
     if not file.is_file():
         raise GamlensError(f"There is no weights file {str(file)!r}: give the path of a .pth or .safetensors file.")
@@ -52,7 +88,7 @@ def read(weights: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tenso
                 f"{str(file)!r} holds more than tensors, and loading it would run code from the file. Save the tensors "
                 "alone (torch.save(model.state_dict(), ...) or safetensors) and pass that file."
             ) from error
-    tensors = _unwrapped(found, str(file))
+    tensors = _unwrapped(found, str(file), class_names)
     check_expansion(repr(str(file)), sum(map(_claimed, tensors.values())), file.stat().st_size)
     return tensors
 
@@ -107,9 +143,15 @@ def _claimed(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
-    """The tensors by name, taken out of wrappings such as {"state_dict": ...}; `name` names the source in errors."""
+def _unwrapped(found: Any, name: str, class_names: bool) -> NamedTensors:
+    """The tensors by name, taken out of wrappings such as {"state_dict": ...}; `name` names the source in errors.
+
+    With `class_names` also the class names that are beside them in a wrapping.
+    """
+    names: tuple[str, ...] = ()
     for _ in range(MOST_WRAPPINGS):
+        if class_names and isinstance(found, Mapping):
+            names = names or class_names_in(found, name)
         keys = [key for key in WRAPPINGS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
         if not keys:
             break
@@ -123,7 +165,10 @@ def _unwrapped(found: Any, name: str) -> dict[str, Tensor]:
         raise GamlensError(
             f"{name!r} holds no tensors by name, so it is not a checkpoint of weights: give a state dict, or its file."
         )
-    return {str(key): value for key, value in found.items() if isinstance(value, Tensor)}
+    tensors = NamedTensors({str(key): value for key, value in found.items() if isinstance(value, Tensor)})
+    tensors.class_names = names
+    check_some_head(tensors, name)
+    return tensors
 
 
 def without_prefixes(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -200,6 +245,8 @@ def build(
             raise GamlensError(f"{name} has no weights of its own here: pass {pretrained}, {OTHERS}")
         with reworded(f"The weights of {name} could not be loaded", todo=f". Offline, pass a file: {OTHERS}"):
             return pretrained().eval(), classes
+    if isinstance(weights, NamedWeights):
+        raise not_named(name, weights)
     module = make(classes)
     if weights != "random":
         own = module.state_dict()
@@ -207,6 +254,7 @@ def build(
         found = _classes_of(tensors, own, classes)
         if found != classes:
             module, classes = make(found), found
+        check_count(weights, classes, name)
         fill(module, tensors, source=f"given for {name!r}")
     return module.eval(), classes
 

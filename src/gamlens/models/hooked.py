@@ -18,8 +18,10 @@ from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layer_points import OUTPUT, PIXELS, LayerPoint, TokenGrid
 from gamlens.capture.nonblocking import finite
 from gamlens.errors import GamlensError, Registry, warn
+from gamlens.lattice import Lattice
 from gamlens.methods import Method
 from gamlens.models.discovery.discover import NetworkLayout
+from gamlens.models.discovery.lattices import read_positions
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Output, pick
 
@@ -55,6 +57,8 @@ class HookedModel:
         self.compile = compile
         self._programs: dict[Any, Program | None] = {}  # None: the model cannot be compiled for this key
         self._grids: dict[tuple[int, int], Mapping[str, TokenGrid]] = {}
+        self._lattices: dict[tuple[int, int], dict[str, Lattice | None]] = {}  # by size of the input and block
+        self._read_everywhere: set[str] = set()  # blocks of which every position is read, at any size
 
     def with_model(self, model: nn.Module) -> HookedModel:
         """The same for another copy of the model: the same blocks and embedding are read there."""
@@ -105,7 +109,9 @@ class HookedModel:
         first = next((layer for layer in self.inner.modules() if isinstance(layer, nn.Conv2d)), None)
         for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
             with suppress(GamlensError):
-                self.model_blocks(torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype))
+                image = torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype)
+                found = self.model_blocks(image)
+                self._find_lattices(image, found.points, found.grids)
                 break
 
     def reference_tensor(self, other: Tensor) -> Tensor:
@@ -146,6 +152,7 @@ class HookedModel:
         else:
             record = self._run(batch, found, last_layers(found.points, n), None, embedding, graph)
         if record.blocks:
+            record.lattices = self._lattices_at(batch, record)
             check = finite(record.activations, partial(_say_not_finite, self.name))
             record.checks = record.checks.with_check(check, batch.device)
         return record
@@ -263,6 +270,29 @@ class HookedModel:
         if size not in self._grids:
             self._grids[size] = token_grids(self.inner, batch[:1].detach(), found.points)
         return self._grids[size]
+
+    def _lattices_at(self, batch: Tensor, record: ForwardRecord) -> Mapping[str, Lattice]:
+        """Of which of the record's blocks the network reads a lattice only: found once per block and size of the input.
+
+        A block of which every position is read at one size has no lattice at any other.
+        """
+        unknown = record.blocks.keys() - self._read_everywhere
+        if not unknown:
+            return {}
+        size = (int(batch.shape[-2]), int(batch.shape[-1]))
+        if not unknown <= self._lattices.get(size, {}).keys():
+            points = [point for point in self.model_blocks().points if point.name in unknown]
+            self._find_lattices(batch, points, record.grids)
+        known = self._lattices.get(size, {})
+        return {name: lattice for name in record.blocks if (lattice := known.get(name)) is not None}
+
+    def _find_lattices(self, batch: Tensor, points: Sequence[LayerPoint], grids: Mapping[str, TokenGrid]) -> None:
+        """Find out which positions of blocks the network reads at the size of `batch`, and remember it."""
+        at_size = self._lattices.setdefault((int(batch.shape[-2]), int(batch.shape[-1])), {})
+        for name, found in read_positions(self.guard, batch, points, grids).items():
+            at_size[name] = found.lattice
+            if found.everywhere:
+                self._read_everywhere.add(name)
 
 
 def _say_not_finite(model: str, block: str) -> str:

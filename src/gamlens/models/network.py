@@ -71,8 +71,8 @@ class Builder(Protocol):
         """Build the network; `checkpoint.build` does most of it.
 
         Args:
-            weights: None for the network's own weights, "random" for an untrained network, or a user's tensors by
-                name, already read from their file.
+            weights: None for the network's own weights, "random" for an untrained network, the name of weights that
+                the user chose (`NamedWeights`), or a user's tensors by name, already read from their file.
 
         Returns:
             The Network. If the user gave weights, the caller sets `Network.weights` to where they came from.

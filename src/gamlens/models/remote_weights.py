@@ -103,7 +103,12 @@ def must_read_copy(remote: RemoteWeights) -> bool:
 def at_url(name: str, url: str, megabytes: float | None = None) -> RemoteWeights:
     """A file that torch.hub downloads, into its folder `checkpoints`."""
     copy = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(url).path).name)
-    return RemoteWeights(name, url, copy if copy.is_file() else None, on_hub=False, megabytes=lambda: megabytes)
+    instead = (
+        f"Offline, pass a file: {copy.name}, downloaded elsewhere, as weights='{copy.name}' or --weights {copy.name}, "
+        f"or put it into the folder where torch looks for it, {str(copy.parent)!r}. Another file is given as {OTHERS}"
+    )
+    here = copy if copy.is_file() else None
+    return RemoteWeights(name, url, here, on_hub=False, megabytes=lambda: megabytes, instead=instead)
 
 
 def on_hub(

@@ -87,6 +87,7 @@ class PairTrace:
         fuse: fuse.Fusion = "mean",
         *,
         score: str | scores.PairScoreFunction = "cosine",
+        lattice: str = "read",
     ) -> PairExplanation:
         """Make both maps of every pair. No forward is run.
 
@@ -97,6 +98,7 @@ class PairTrace:
             n: How many of the captured blocks the maps are made of, counted from the last.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: A name of PAIR_SCORES, or a callable from two sets of embeddings (P,D) to numbers (P,).
+            lattice: As `Trace.explain` takes it.
 
         Returns:
             A PairExplanation: `scores` (P,), and `x` and `y`, each with maps (P,H,W).
@@ -104,7 +106,7 @@ class PairTrace:
         entry = METHODS[method]
         x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
-            left, right = x.explain(method, n, fuse), y.explain(method, n, fuse)
+            left, right = x.explain(method, n, fuse, lattice=lattice), y.explain(method, n, fuse, lattice=lattice)
         else:
             raw = entry.of_pair(x.activations[self.blocks[-1]], y.activations[self.blocks[-1]])
             left, right = x.explain_raw(method, raw[0]), y.explain_raw(method, raw[1])
@@ -175,6 +177,7 @@ class PairTrace:
             provenance=self.provenances[side].scored_by(scores.score_name(score)),
             checks=waiting,
             make_maps=self.records[number].make_maps,
+            lattices=self.records[number].lattices,
             method=self.records[number].method,
         )
 

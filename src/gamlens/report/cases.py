@@ -3,12 +3,13 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gamlens.data import Sample, load
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.evaluation.protocol import Protocol, Unit, units
+from gamlens.evaluation.protocol import UNSAID, Protocol, Unit, units
 from gamlens.evaluation.results import Run
 from gamlens.explanation import Explanation
 from gamlens.figures.localization_figures import place_panel, truth_panel
@@ -45,8 +46,8 @@ def source(run: Run, *, root: Path | None, split: str | None) -> Source:
         return Source({}, missing="The run does not say where its images are: name the folder with --root.")
     try:
         dataset = load(about["data"], place, split=split)
-        choices: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["protocol"].items()}
-        return Source({unit.name: unit for unit in units(dataset, Protocol(**choices))}, dataset.classes)
+        protocol = Protocol.from_record(about["protocol"])
+        return Source({unit.name: unit for unit in units(dataset, protocol)}, dataset.classes)
     except (GamlensError, TypeError) as error:
         return Source({}, missing=f"The images of this run cannot be read: {error} Name the folder with --root.")
 
@@ -146,12 +147,14 @@ def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) 
     choices = run.about["protocol"]
     most = max(column.n for column in shown)
     views: Any = tuple(choices.get("views") or ())
+    reading = {**UNSAID, **choices}["lattice"]
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if choices["task"] == "classification":
             trace = lens.trace(unit.samples[0].image, [unit.label], n=most, views=views)
-            return [trace.explain(column.method, column.n) for column in shown]
+            return [trace.explain(column.method, column.n, lattice=reading) for column in shown]
         pair = lens.trace_pair(unit.samples[0].image, unit.samples[1].image, n=most, views=views)
-        both = [pair.explain(column.method, column.n, score=choices["task"]) for column in shown]
+        explain = partial(pair.explain, score=choices["task"], lattice=reading)
+        both = [explain(column.method, column.n) for column in shown]
         return [result.y if side == "y" else result.x for result in both]
 
 

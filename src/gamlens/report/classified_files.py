@@ -42,13 +42,15 @@ FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that
 
 @dataclass(frozen=True)
 class ClassifyOptions:
-    """What is explained and how: the classes (None for the top one), the method, n, fusion and score."""
+    """What is explained and how: the classes (None for the top one), and the options of `Lens.classify`."""
 
     target: list[str | int] | None = None
     method: str = "gam"
     n: int = 2
     fuse: Fusion = "mean"
     score: str = "logit"
+    temperature: float = 1.0
+    lattice: str = "read"
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,10 @@ class FileExplainer:
         options = self.options
         target = [options.target] * len(ready.pictures) if options.target else None
         trace = self.lens.trace(
-            ready, target, n=options.n, method=options.method, score=options.score, keep_graph=False
-        )
-        return trace, trace.explain(options.method, options.n, options.fuse)
+            ready, target, n=options.n, method=options.method, score=options.score, temperature=options.temperature,
+            keep_graph=False,
+        )  # fmt: skip
+        return trace, trace.explain(options.method, options.n, options.fuse, lattice=options.lattice)
 
 
 def classify_files(

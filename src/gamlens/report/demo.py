@@ -115,7 +115,7 @@ def run(out: Path, *, step: Callable[[str], None] = lambda text: None) -> Path:
     """Write the page and its pictures into `out` and return the page's path. `step` is called once per step."""
     start = time.perf_counter()
     step("loading the model")
-    lens = Lens(DEFAULT_MODEL)
+    lens = Lens(DEFAULT_MODEL, device="auto")
     sections: list[Section] = []
     with claimed(out), warnings.catch_warnings(action="ignore", category=GamlensWarning):
         for make in SECTIONS:

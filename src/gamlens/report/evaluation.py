@@ -12,6 +12,7 @@ from gamlens._version import __version__
 from gamlens.errors import GamlensError
 from gamlens.evaluation import tables
 from gamlens.evaluation.results import Run
+from gamlens.evaluation.table_notes import table_notes
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 from gamlens.render import Block, Heading, Page, Section, Table, Text
@@ -104,7 +105,8 @@ def _together(runs: Sequence[tuple[str, Run]], options: ReportOptions) -> Sectio
     if not found:
         return Section("All runs", (Text("None of the runs has a result: see their errors below."),))
     header, lines = tables.rows_of(found)
-    return Section("All runs", (Table(header, tuple(lines)),), "The paper's layout; 95 % intervals in brackets.")
+    notes = map(Text, table_notes(found))
+    return Section("All runs", (Table(header, tuple(lines)), *notes), "The paper's layout; 95 % intervals in brackets.")
 
 
 def _said(run: Run) -> str:

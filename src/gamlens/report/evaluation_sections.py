@@ -11,6 +11,7 @@ from gamlens import metrics
 from gamlens.evaluation import tables
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.results import Run
+from gamlens.evaluation.table_notes import table_notes
 from gamlens.methods import METHODS
 from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
 from gamlens.report.paired_values import Column, ItemKey, aligned, difference, gains
@@ -26,7 +27,9 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
     lead = next(iter(heads))
     papers = " / ".join(dict.fromkeys(cell.metric for cell in found if cell.paper is not None))
     cut = any(cell.threshold is not None for cell in found if cell.metric == lead)
-    header = ["method", "n", *heads.values(), *([f"{lead}'s threshold"] if cut else []), "items"]
+    gained = [name for name in heads if any(cell.gain is not None for cell in found if cell.metric == name)]
+    header = ["method", "n", *heads.values(), *(f"{name}: gain over smallest n" for name in gained)]
+    header += [*([f"{lead}'s threshold"] if cut else []), "items"]
     header += [f"the paper's {papers}"] if papers else []
     lines: list[tuple[TableCell, ...]] = []
     for method, n in dict.fromkeys((cell.method, cell.n) for cell in found):
@@ -36,23 +39,11 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         known = [cell for cell in mine.values() if cell.paper is not None]
         paper = " / ".join(f"{cell.paper:g}" for cell in known) + (f" ({known[0].paper_model})" if known else "")
         title = METHODS[method].title if n else f"{method} (control)"
-        values = (tables.shown(mine.get(name)) for name in heads)
+        values = [tables.shown(mine.get(name)) for name in heads]
+        values += [tables.shown_gain(mine.get(name)) for name in gained]
         lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))
-    said = ["In %, with 95 % bootstrap intervals over items. Click a column head to sort.", *_left_out(found)]
-    return [Table(tuple(header), tuple(lines)), Text(" ".join([*said, left_out_note(run.about)]).strip())]
-
-
-def _left_out(found: Sequence[tables.Cell]) -> list[str]:
-    """One sentence per reason why items are left out, with the metrics that leave them out.
-
-    Methods may differ in how many items they leave out; the sentence gives the largest number.
-    """
-    said = []
-    for why in dict.fromkeys(cell.why for cell in found if cell.left_out):
-        mine = [cell for cell in found if cell.why == why]
-        titles = ", ".join(dict.fromkeys(cell.metric for cell in mine))
-        said.append(f"{max(cell.left_out for cell in mine)} items {why} and are left out of {titles}.")
-    return said
+    said = [*table_notes(found), left_out_note(run.about), "Click a column head to sort."]
+    return [Table(tuple(header), tuple(lines)), *map(Text, filter(None, said))]
 
 
 def thresholds(found: Sequence[Column]) -> list[Block]:
@@ -96,7 +87,11 @@ def scatter(base: Column, others: Sequence[Column]) -> list[Block]:
     side = "above" if base.sign > 0 else "below"
     header = ("against", f"{base.name}: gain", "better", "worse", "equal", "p (sign test)")
     note = f"Each point is one item by its {base.item_title} in %; {base.name} is better on those {side} the line."
-    return [Text(note), Charts(tuple(charts)), Table(header, tuple(lines))]
+    counted = (
+        "Gains are paired, in points, with 95 % intervals. Intervals and the counts of better, worse and equal are by "
+        "whole images (all labels of an image together) or whole pairs (both maps of a pair together)."
+    )
+    return [Text(note), Charts(tuple(charts)), Table(header, tuple(lines)), Text(counted)]
 
 
 def sizes(base: Column, others: Sequence[Column], areas: Mapping[ItemKey, float]) -> list[Block]:
@@ -109,9 +104,8 @@ def sizes(base: Column, others: Sequence[Column], areas: Mapping[ItemKey, float]
     names = tuple(f"{100 * part[0][0]:.0f}-{100 * part[-1][0]:.0f} %" for part in parts)
     series, cells = [], []
     for number, other in enumerate(others, start=2):
-        gain = gains(base, other)
-        own = ([gain[key] for _, key in part if key in gain] for part in parts)
-        found = [metrics.bootstrap(torch.tensor(values, dtype=torch.float64)) for values in own]
+        gain, own = gains(base, other), base.cluster_of
+        found = [_mean_gain({key: gain[key] for _, key in part if key in gain}, own) for part in parts]
         shift = 0.12 * (number - 2 - (len(others) - 1) / 2)
         points = tuple((place + shift, one.mean) for place, one in enumerate(found))
         spread = tuple((one.low, one.high) for one in found)
@@ -125,6 +119,12 @@ def sizes(base: Column, others: Sequence[Column], areas: Mapping[ItemKey, float]
         "", "object's share of the image", f"gain of {base.name}, points", tuple(series), names=names, zero=True
     )
     return [chart, Table(header, tuple(lines))]
+
+
+def _mean_gain(gain: Mapping[ItemKey, float], clusters: Mapping[ItemKey, str]) -> metrics.Interval:
+    """The mean gain and its interval, for which whole clusters are resampled."""
+    values = torch.tensor(list(gain.values()), dtype=torch.float64)
+    return metrics.bootstrap(values, clusters=[clusters[key] for key in gain])
 
 
 def errors(run: Run) -> list[Block]:

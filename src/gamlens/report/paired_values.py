@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gamlens import metrics
 from gamlens.evaluation.results import Columns, Run
-from gamlens.evaluation.tables import Score, scores
+from gamlens.evaluation.run_scores import Score, scores
 from gamlens.figures.request import PAPER_N
 from gamlens.methods import METHODS
 from gamlens.metrics import Difference, Metric
@@ -24,6 +24,7 @@ class Column:
         method: The method, or the name of a control.
         n: The number of blocks; 0 for a control.
         keys: The item and side of each of the N values.
+        clusters: The image (of a run of pairs: the pair) that each value belongs to. Intervals resample these.
         metric: The metric.
         values: (N,) in percent; NaN where there is no value.
         used: bool (N,): False for items on which the threshold was chosen.
@@ -39,6 +40,7 @@ class Column:
     used: Tensor
     threshold: float | None = None
     grid: Tensor | None = None
+    clusters: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -53,6 +55,11 @@ class Column:
     def sign(self) -> int:
         """1, or -1 for a metric where lower is better. A difference times `sign` is positive where it is better."""
         return 1 if self.metric.better == "up" else -1
+
+    @property
+    def cluster_of(self) -> dict[ItemKey, str]:
+        """The cluster of every item and side."""
+        return dict(zip(self.keys, self.clusters, strict=True))
 
     @property
     def item_title(self) -> str:
@@ -102,8 +109,9 @@ def aligned(base: Column, other: Column) -> tuple[tuple[ItemKey, ...], Tensor, T
 
 def difference(base: Column, other: Column) -> Difference:
     """The paired difference, with its sign turned so that plus is better."""
-    _, mine, theirs = aligned(base, other)
-    return metrics.paired(base.sign * mine, base.sign * theirs)
+    keys, mine, theirs = aligned(base, other)
+    own = base.cluster_of
+    return metrics.paired(base.sign * mine, base.sign * theirs, clusters=[own[key] for key in keys])
 
 
 def gains(base: Column, other: Column) -> dict[ItemKey, float]:
@@ -116,4 +124,4 @@ def _column(method: str, n: int, rows: Columns, score: Score) -> Column:
     keys = tuple((str(item), str(side)) for item, side in zip(rows["item"], rows["side"], strict=True))
     own = score.found
     used = torch.ones(len(keys), dtype=torch.bool) if own.counted is None else own.counted
-    return Column(method, n, keys, score.metric, own.values, used, own.threshold, own.grid)
+    return Column(method, n, keys, score.metric, own.values, used, own.threshold, own.grid, score.clusters)

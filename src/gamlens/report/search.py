@@ -17,6 +17,7 @@ from gamlens.figures.panels import frame_of, is_empty, scaled_frame
 from gamlens.files import StagedFiles
 from gamlens.fuse import FUSIONS
 from gamlens.inputs.images import Picture
+from gamlens.lattice import check_reading
 from gamlens.lens import Lens
 from gamlens.render import Grid, Page, Panel, ScaleKey, Section, thumbnail
 from gamlens.report.image_files import limited_page, result_folders
@@ -39,11 +40,13 @@ class SearchOptions:
     fuse: str = "mean"
     top: int = 5
     with_self: bool = False
+    lattice: str = "read"
 
     def __post_init__(self) -> None:
         scores.find_pair_score(self.score)
         methods.find(self.method)
         FUSIONS[self.fuse]  # an unknown name is an error
+        check_reading(self.lattice)
 
     def check(self, lens: Lens, picture: Picture) -> None:
         """Raise an error if the model has fewer than n blocks, by running it on one image before all files are read."""
@@ -143,7 +146,7 @@ def search(
         own = [at for at in alike if filecmp.cmp(file, str(images.pictures[at].path), shallow=False)]
         pair = lens.compare_many(
             query, images, pairs=_choose(query, images, options, own), score=options.score, method=options.method,
-            n=options.n, fuse=options.fuse,
+            n=options.n, fuse=options.fuse, lattice=options.lattice,
         )  # fmt: skip
         pair = pair[list(range(len(pair)))]  # drops the images of the gallery that are in no pair
         if maps:

@@ -177,4 +177,14 @@ def _add_backward(
             v[at] = vectors[side]
             found = batched_gradients(batch.embeddings, v, batch.record, keep_graph=True, most=most)
             gradients = {name: gradient[at] for name, gradient in found.items()}
-        maps.add(side, places, index.tolist(), batch.size, values, batch.record.activations, gradients)
+        record = batch.record
+        maps.add(
+            side,
+            places,
+            index.tolist(),
+            batch.size,
+            values,
+            record.activations,
+            gradients,
+            lattices=record.lattices,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from gamlens import methods, scores
 from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import warn
 from gamlens.explanation import NO_CLASS, Explanation, PairExplanation
+from gamlens.lattice import Lattice
 from gamlens.retrieval.gallery import FramedPicture
 from gamlens.retrieval.select import PairOptions, pair_scores, score_gradients
 from gamlens.trace import Provenance, Trace
@@ -59,6 +60,7 @@ class PairMaps:
         activations: dict[str, Tensor],
         gradients: dict[str, Tensor],
         given: Tensor | None = None,
+        lattices: Mapping[str, Lattice] | None = None,
     ) -> None:
         """Compute and store the maps of one side of the pairs `places`.
 
@@ -71,6 +73,7 @@ class PairMaps:
             activations: {block: (B,C,h,w)}.
             gradients: {block: (R,C,h,w)}; {} where the method needs none.
             given: Raw maps (R,h,w), if the method has computed them already, as one of kind "pair" does.
+            lattices: For blocks of which only some rows and columns are read, which ones.
         """
         trace = Trace(
             activations=activations,
@@ -79,9 +82,11 @@ class PairMaps:
             targets=torch.full((len(values),), NO_CLASS, device=values.device),
             image_of_row=tuple(index),
             provenance=replace(self._provenance, size=size),
+            lattices=lattices or {},
         )
         if given is None:
-            part = trace.explain(self.options.method, self.options.blocks, self.options.fuse)
+            options = self.options
+            part = trace.explain(options.method, options.blocks, options.fuse, lattice=options.lattice)
         else:
             part = trace.explain_raw(self.options.method, given)
         whole = self._sides.get(side) or _empty(part, len(self.chosen))

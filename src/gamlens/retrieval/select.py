@@ -29,6 +29,7 @@ class PairOptions:
     method: str
     n: int
     fuse: Fusion
+    lattice: str
     top: int | None
     pairs: Sequence[tuple[int, int]] | None
     batch_size: int

@@ -171,7 +171,7 @@ def _verdicts(rows: list[MapSimilarity], features: Features, groups: Sequence[in
     verdicts = []
     for (method, measure), values in others(features, groups).items():
         end = [row for row in rows if (row.method, row.mode, row.step) == (method, MODES[0], last)]
-        left = bootstrap(torch.tensor([row.values[measure] for row in end], dtype=torch.float64))
+        left = bootstrap(torch.tensor([row.values[measure] for row in end], dtype=torch.float64), clusters=groups)
         level = float(values.double().quantile(LEVEL))
         passes = left.mean <= level
         verdicts.append(Verdict(method, measure, left, float(values.mean()), level, len(values), passes))

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from gamlens.errors import GamlensError, near
 from gamlens.lens import Lens
 from gamlens.models import MODELS, from_file, is_python_file
+from gamlens.models.devices import AUTO
 from gamlens.models.remote_weights import without_downloads
 
 LOADED_MODELS_KEPT = 2
@@ -31,12 +32,13 @@ class ModelCache:
         given: The models that the studio was started with, each a Lens, a model's name or `file.py:build`.
         any_name: Whether visitors may also load every other model of MODELS, torchvision, timm and so on by name. A
             Python file is run only if it was given at the start, never because a page asked for it.
+        device: Where models that are loaded by name run, as Lens(device=...) takes it.
     """
 
-    def __init__(self, given: Mapping[str, Lens | str], *, any_name: bool) -> None:
+    def __init__(self, given: Mapping[str, Lens | str], *, any_name: bool, device: str = AUTO) -> None:
         if not given:
             raise GamlensError("The studio has no model to show: give a Lens or the name of a model.")
-        self.given, self.any_name = dict(given), any_name
+        self.given, self.any_name, self.device = dict(given), any_name, device
         self._kept: OrderedDict[str, Lens] = OrderedDict()
         self._alive: WeakValueDictionary[str, Lens] = WeakValueDictionary()
         self._loading: dict[str, Future[Lens]] = {}
@@ -126,7 +128,7 @@ class ModelCache:
         failed: GamlensError | None = None
         try:
             with nullcontext() if download else without_downloads():
-                lens = _build(self.given.get(name, name))
+                lens = _build(self.given.get(name, name), self.device)
         except GamlensError as error:
             failed = error
         except BaseException as error:  # somebody waits for the answer, even after SystemExit
@@ -149,6 +151,6 @@ class ModelCache:
             del self._kept[next(other for other in self._kept if other != self.first)]
 
 
-def _build(model: Lens | str) -> Lens:
+def _build(model: Lens | str, device: str) -> Lens:
     built = from_file(model) if isinstance(model, str) and ".py:" in model else model
-    return built if isinstance(built, Lens) else Lens(built)
+    return built if isinstance(built, Lens) else Lens(built, device=device)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from gamlens.errors import GamlensError, warn
 from gamlens.lens import Lens
 from gamlens.models import DEFAULT_MODEL
+from gamlens.models.devices import AUTO
 from gamlens.studio.access_rules import AccessRules, is_loopback
 from gamlens.studio.actions import Actions
 from gamlens.studio.address import LOCALHOST, Address, free_address
@@ -89,6 +90,7 @@ def launch(
     visits: int = MOST_SESSIONS,
     block: bool = False,
     public_url: str | None = None,
+    device: str = AUTO,
 ) -> Studio:
     """Start the studio and return at once.
 
@@ -104,6 +106,8 @@ def launch(
         public_url: The address of the page in browsers, such as "https://example.org/studio", if it differs from the
             address listened on: that of a reverse proxy, or another name of this machine. By default the environment
             variable GRADIO_ROOT_PATH.
+        device: Where models that are given by name run; "auto" is a GPU where there is one, else the CPU. A lens stays
+            where it is.
 
     Returns:
         The running studio, with `.url` and `.close()`.
@@ -117,7 +121,7 @@ def launch(
 
     given, address = _given(models), free_address(host, port)
     rules = _access_rules(address.host.strip("[]"), auth, public_url)
-    cache = ModelCache(given, any_name=rules.only_this_machine and auth is None)
+    cache = ModelCache(given, any_name=rules.only_this_machine and auth is None, device=device)
     cache.lens(cache.first)
     folder = TEMP_DIR.acquire()
     try:

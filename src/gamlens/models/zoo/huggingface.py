@@ -18,7 +18,7 @@ from gamlens.capture.layer_points import OUTPUT
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded, warn
 from gamlens.models import remote_weights
-from gamlens.models.checkpoint import LoadedWeights, fill
+from gamlens.models.checkpoint import LoadedWeights, NamedWeights, fill, not_named
 from gamlens.models.network import Network
 
 HF_PREFIX = "hf/"
@@ -56,6 +56,8 @@ class ImageTower(nn.Module):
 
 def build(name: str, weights: LoadedWeights = None) -> Network:
     """A model of the hub or of a folder, with the input of its processor and the labels of its config."""
+    if isinstance(weights, NamedWeights):
+        raise not_named(name, weights)
     package, place = transformers(), name.removeprefix(HF_PREFIX)
     here = {"local_files_only": _must_read_copy(name, place, weights)}
     try:

@@ -1,4 +1,4 @@
-"""The classifiers of torchvision by name, with the input and labels of their default weights."""
+"""The classifiers of torchvision by name, with the input and labels of their weights."""
 
 import sys
 from functools import cache
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gamlens.errors import GamlensError, near
 from gamlens.models import checkpoint, remote_weights
 from gamlens.models.network import Network, family
 
@@ -27,10 +28,11 @@ def imagenet_labels() -> tuple[str, ...]:
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
-    """A classifier of torchvision. torchvision downloads its default weights and caches them."""
+    """A classifier of torchvision. torchvision downloads its weights, the default or those named, and caches them."""
     from torchvision import models
 
-    own: Any = models.get_model_weights(name).DEFAULT
+    own = _named(name, weights.name if isinstance(weights, checkpoint.NamedWeights) else "DEFAULT")
+    weights = None if isinstance(weights, checkpoint.NamedWeights) else weights
     preset, labels = own.transforms(), tuple(own.meta["categories"])
     # Without an explicit init_weights, these two networks warn that its default will change.
     quiet: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
@@ -47,8 +49,23 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     return Network(module, name, str(own), size=size, mean=mean, std=std, short=short, labels=labels)
 
 
+def _named(name: str, wanted: str) -> Any:
+    """The member of torchvision's enum of a network's weights by its name: IMAGENET1K_V1, or Enum.IMAGENET1K_V1."""
+    from torchvision import models
+
+    enum: Any = models.get_model_weights(name)
+    prefix, _, short = wanted.rpartition(".")
+    if prefix not in ("", enum.__name__) or short not in enum.__members__:
+        known = list(enum.__members__)
+        raise GamlensError(
+            f"torchvision's {name} has no weights {wanted!r}: {near(short, known)} A file is given by its path, such "
+            "as ./weights.pth."
+        )
+    return enum[short]
+
+
 def _pretrained(name: str, own: Any) -> Any:
-    """The network with its default weights. They are downloaded first if torch.hub has no copy of them.
+    """The network with weights of torchvision. They are downloaded first if torch.hub has no copy of them.
 
     torch.hub's own download prints to standard output, where results of the command line go.
     """

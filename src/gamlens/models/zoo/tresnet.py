@@ -15,7 +15,8 @@ def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     """TResNet, built by timm, with several labels per image; it needs a public checkpoint as `weights`.
 
     The public checkpoints have in-place activated batch norms, which `checkpoint_filter_fn` of timm converts. The
-    network gets as many classes as the checkpoint. Its classes have names if there are 80 (MS-COCO) or 20 (Pascal VOC).
+    network gets as many classes as the checkpoint. Their names are the checkpoint's own, where it has `idx_to_class`;
+    otherwise those of MS-COCO if there are 80, or of Pascal VOC if there are 20.
     """
     package = timm()
     module, classes = checkpoint.build(
