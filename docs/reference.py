@@ -70,7 +70,7 @@ def sections() -> Iterable[tuple[str, str, str]]:
     )
     yield (
         "Data sets",
-        "`--data`, `gamlens.data.load(name, root)`.",
+        "`--data`, `gamlens.data.load(name, root)`; [data.md](data.md) has their layouts.",
         _table(DATASETS, ("data", "ground truth", "what is read"), _dataset),
     )
     yield (

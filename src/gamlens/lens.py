@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -668,8 +669,9 @@ class Lens:
 
     def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
         """What results carry along: the images, and how the maps were made (`self.about` with `asked` added to it)."""
-        device = self._hooked.reference_tensor(inputs.batches[0]).device
-        about = {**self.about, "device": str(device), **asked}
+        model = self._hooked.model
+        place = next(chain(model.parameters(), model.buffers()), inputs.batches[0])  # which shows the device
+        about = {**self.about, "device": str(place.device), **asked}
         if inputs.views != PLAIN_VIEW:
             about["views"] = {"scales": list(inputs.views.scales), "mirrored": inputs.views.mirrored}
         height, width = inputs.batches[0].shape[2:]

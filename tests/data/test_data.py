@@ -2,14 +2,19 @@
 
 import inspect
 import pkgutil
+import shlex
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from gamlens import data
+from gamlens.cli import app
 from gamlens.errors import GamlensError
 
 HELPERS = {"class_names", "photos", "plausible", "reading", "sample", "subsets"}
 ARRAYS = {"mnist"}
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 
 
 def test_every_reader_is_in_the_registry() -> None:
@@ -64,3 +69,23 @@ def test_broken_places_are_named(tmp_path, image) -> None:
     (tmp_path / "a.png").write_text("no image")
     (tmp_path / "t.csv").write_text("path,label,x0,y0,x1,y1\na.png,0,0,0,1,1\n")
     assert data.load("table", tmp_path / "t.csv")[0].size is None
+
+
+def test_the_page_about_data_has_a_layout_of_every_data_set() -> None:
+    parts = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
+    for name in data.DATASETS:
+        mine = [part for head, part in parts.items() if head.endswith(f"(`{name}`)")]
+        assert len(mine) == 1, name
+        assert "--root" in mine[0], name
+
+
+def test_the_commands_of_the_page_about_data_are_understood() -> None:
+    """Every command and option that it shows exists; what they would read is not here."""
+    lines = [line for block in PAGE.split("```")[1::2] for line in block.splitlines()]
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("gamlens ")]
+    assert len(commands) >= 7
+    for words in commands:
+        command = get_command(app)
+        name = words[0]
+        made = command.commands[name].make_context(name, words[1:])  # type: ignore[attr-defined]
+        assert made.params["model"]

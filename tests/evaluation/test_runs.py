@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -385,7 +386,8 @@ def test_a_part_that_claims_gigabytes_or_is_none_is_one_error(
 
 def test_a_run_of_an_earlier_version_is_continued(root: Path, tmp_path: Path) -> None:
     """Without its fields, a run has the values that were fixed then, and no others."""
-    run(root, tmp_path / "a", Protocol(task="dot", methods=("gam",), n=(1,)))
+    early = Protocol(task="dot", methods=("gam",), n=(1,), lattice="keep", hold_out_by="maps")
+    run(root, tmp_path / "a", early)
     file = tmp_path / "a" / "run.json"
     known = json.loads(file.read_text())
     assert {**known["protocol"], **UNSAID} == known["protocol"]
@@ -395,10 +397,11 @@ def test_a_run_of_an_earlier_version_is_continued(root: Path, tmp_path: Path) ->
     file.write_text(json.dumps(known))
     (tmp_path / "a" / "done.json").unlink()
     (tmp_path / "a" / "manifest.json").unlink()
-    other = Protocol(task="dot", methods=("gam",), n=(1,), pairs_per_class=4)
-    with pytest.raises(GamlensError, match="pairs_per_class: 3 there, 4 now"):
-        run(root, tmp_path / "a", other)
-    again = run(root, tmp_path / "a", Protocol(task="dot", methods=("gam",), n=(1,)))
+    with pytest.raises(GamlensError, match=r"protocol\.pairs_per_class: 3 there, 4 now"):
+        run(root, tmp_path / "a", replace(early, pairs_per_class=4))
+    with pytest.raises(GamlensError, match=r"protocol\.lattice: 'keep' there, 'read' now"):
+        run(root, tmp_path / "a", replace(early, lattice="read"))
+    again = run(root, tmp_path / "a", early)
     assert "pairs_per_class" not in again.about["protocol"]
     assert tables.cells(again)
 
