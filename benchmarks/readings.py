@@ -32,6 +32,7 @@ from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.paper_numbers import paper_of
 from gamlens.evaluation.protocol import Protocol, choices, units
+from gamlens.evaluation.run_scores import CONFIDENCE_KINDS
 from gamlens.evaluation.runs import set_input
 from gamlens.evaluation.table_files import markdown
 from gamlens.methods import METHODS
@@ -96,7 +97,7 @@ def protocols(kind: str, task: str, methods: tuple[str, ...], *, one: bool) -> I
 def readings(model: str, task: str, methods: tuple[str, ...], *, one: bool) -> Iterator[list[Reading]]:
     """The readings of a network and a task; those that share a run come together. Other blocks change nothing else."""
     for kind in ("objective", "localization"):
-        confidences = tables.CONFIDENCE_KINDS if (kind, task) == ("objective", "classification") else ("logit",)
+        confidences = CONFIDENCE_KINDS if (kind, task) == ("objective", "classification") else ("logit",)
         for blocks in BLOCKS[model]:
             own = list(protocols(kind, task, methods, one=one))
             for protocol in own[:1] if model != "resnet50" else own:

@@ -40,8 +40,8 @@ def test_every_combination_is_read_once() -> None:
 def test_readings_of_both_networks() -> None:
     groups = list(readings.readings("resnet50", "classification", METHODS, one=True))
     names = [reading.name for group in groups for reading in group]
-    assert names[:4] == ["as usual", "probability", "fill=mean", "fill=mean, probability"]
-    assert "input=crop" in names
+    assert names[:2] == ["as usual", "probability"]
+    assert {"fill=mean", "fill=mean, probability", "input=crop"} <= set(names)
     names = [
         reading.name for group in readings.readings("densenet201", "cosine", METHODS, one=False) for reading in group
     ]
