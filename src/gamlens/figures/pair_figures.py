@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from gamlens.explanation import Explanation
-from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, draw_evidence, heat, is_empty, photo, plain_map
+from gamlens.figures.panels import PREDICTED_INK, SALIENCY_KEY, draw_evidence, heat, inside, is_empty, photo, plain_map
 from gamlens.figures.request import FigureRequest, example_pairs, require_several_blocks
 from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.render import Grid, LineKey, Panel, ScaleKey
@@ -103,19 +103,23 @@ def _diagnosis(gam: Explanation, cam: Explanation, side: Trace) -> list[Panel]:
 def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
     """The maps of several methods side by side, two rows per pair.
 
-    A map is framed red if it is empty; Grad-CAM's also if it hides more than HIDDEN_SHARE of the positive evidence.
+    A map is framed red if it is empty; Grad-CAM's also if it hides more than HIDDEN_SHARE of the positive evidence. If
+    the images have true boxes, the number under a map is its share in them.
     """
     rows, labels = [], []
     for x, y in example_pairs(request):
         trace = request.lens.trace_pair(x.image, y.image, n=request.most)
         results = {name: trace.explain(name, request.blocks_of(name), score=request.score) for name in methods}
         labels += [f"{request.score} {float(results['gam'].scores[0]):.3g}", ""]
-        for side, part in zip("xy", trace.sides(request.score), strict=True):
+        for side, example, part in zip("xy", (x, y), trace.sides(request.score), strict=True):
             own = {name: getattr(result, side) for name, result in results.items()}
             failed = {name for name, shown in own.items() if is_empty(shown)}
             if part.evidence().hidden_share[0] > HIDDEN_SHARE:
                 failed |= {name for name in own if METHODS[name].hides_evidence}
-            maps = (heat(shown, mark="bad" if name in failed else "") for name, shown in own.items())
+            maps = (
+                heat(shown, caption=inside(shown, example), mark="bad" if name in failed else "")
+                for name, shown in own.items()
+            )
             rows.append((photo(own["gam"]), *maps))
     heads, breaks = ("Photo", *map(request.head, methods)), tuple(range(2, len(rows), 2))
     return Grid(tuple(rows), heads, tuple(labels), breaks=breaks, keys=(SALIENCY_KEY,))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from gamlens import fuse, render
 from gamlens.explanation import Explanation
+from gamlens.figures.request import Example
 from gamlens.inputs.frame import Frame
 from gamlens.render import RGB, LineKey, Panel, ScaleKey
 from gamlens.trace import Evidence
@@ -57,6 +58,34 @@ def plain_map(values: Tensor, frame: Frame, top: float | None = None) -> Panel:
     """A panel of a block's values (h,w) as colours, without the photo. `top` is the value with the brightest colour."""
     most = float(values.max()) if top is None else top
     return Panel(Image.fromarray(render.colorize(full_size(values / max(most, 1e-30), frame))))
+
+
+def inside(explanation: Explanation, example: Example, row: int = 0, *, block: str | None = None) -> str:
+    """A caption that says how much of a row's map (or its block's) lies in the example's true boxes, if it has any."""
+    if not example.boxes:
+        return ""
+    frame = frame_of(explanation, row)
+    height, width = example.size or frame.original
+    scale = torch.tensor([frame.original[1] / width, frame.original[0] / height]).repeat(2)
+    boxes = frame.boxes_in(torch.tensor(example.boxes) * scale)
+    maps = explanation.maps if block is None else explanation.blocks[block]
+    return f"{100 * share_in_boxes(maps[row].cpu(), boxes):.0f} % in box"
+
+
+def share_in_boxes(map: Tensor, boxes: Tensor) -> float:
+    """The sum of a map (H,W) over the pixels whose centre lies in a box, as a share of its whole sum.
+
+    Boxes are (K,4), x0,y0,x1,y1 in pixels of the map, half-open. An empty map gives 0.
+
+    >>> share_in_boxes(torch.tensor([[3.0, 1.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0, 1.0, 2.0]]))
+    0.75
+    """
+    x, y = (torch.arange(side) + 0.5 for side in (map.shape[1], map.shape[0]))
+    x0, y0, x1, y1 = boxes[:, :, None].unbind(1)
+    across, down = (x >= x0) & (x < x1), (y >= y0) & (y < y1)
+    covered = (down[:, :, None] & across[:, None, :]).any(dim=0)
+    total = float(map.double().sum())
+    return float(map.double()[covered].sum()) / total if total else 0.0
 
 
 def is_empty(explanation: Explanation, row: int = 0) -> bool:

@@ -18,6 +18,7 @@ from gamlens.inputs.images import upright
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.render import BoxCorners
+from gamlens.sanity.data_randomisation import Digits
 from gamlens.trace import Trace
 
 PAPER_N = 2  # the number of blocks that the paper uses for GAM
@@ -58,6 +59,7 @@ class FigureRequest:
         others: The number of last blocks for the other methods.
         score: The pair score.
         threshold: A map value from 0 to 1; boxes and masks are drawn around the pixels of at least this value.
+        digits: MNIST's images (N,28,28) and labels (N,), for rows of random labels in the figure "sanity"; or None.
     """
 
     lens: Lens
@@ -67,6 +69,7 @@ class FigureRequest:
     others: int = 1
     score: str = "cosine"
     threshold: float = 0.25
+    digits: Digits | None = None
 
     def blocks_of(self, method: str) -> int:
         """The number of blocks for a method. For a model with one block, the default PAPER_N becomes 1."""
@@ -174,11 +177,12 @@ def from_dataset(
     found = [unit for unit in units(dataset, protocol) if not unit.problem]
     by_name = Registry("item", {unit.name: unit for unit in found})
     chosen = [by_name[name] for name in items] if items else found[:: max(1, len(found) // count)][:count]
+    truth = "segmentation" if takes == "masks" else "localization"  # boxes are shown wherever the data set has them
     examples = []
     for unit in chosen:
         name, target = dataset.classes[unit.label], None if takes == "pairs" else unit.label
         title = "" if name.isdigit() else name.split(",")[0].replace("_", " ")
-        examples += [replace(example_of(sample, unit, kind), target=target, title=title) for sample in unit.samples]
+        examples += [replace(example_of(sample, unit, truth), target=target, title=title) for sample in unit.samples]
     return tuple(examples)
 
 
