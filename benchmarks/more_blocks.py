@@ -20,7 +20,7 @@ import numpy as np
 import real
 import torch
 
-from gamlens.data import align, load
+from gamlens.data import align, load, small
 from gamlens.evaluation import results, run_scores, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import Protocol, units
@@ -90,12 +90,35 @@ def read(path: Path) -> results.Run:
     return results.Run(about, groups, [])
 
 
+def named_runs(folder: Path) -> Iterator[tuple[str, results.Run]]:
+    """The runs below a folder, and from those of classes the parts with small objects (25 % and 10 %)."""
+    for path in sorted(folder.glob("*.npz")):
+        run = read(path)
+        yield path.stem, run
+        if run.about["protocol"]["task"] == "classification" and "literal" not in path.stem:
+            dataset = load("ilsvrc", real.DATA / Path(run.about["root"]).name)
+            for percent in ("25", "10"):
+                names = small(dataset, float(percent)).names
+                yield f"{path.stem}-{percent}", cut(run, names, percent)
+
+
+def cut(run: results.Run, names: frozenset[str], subset: str) -> results.Run:
+    """Only the items of these images."""
+    groups: dict[tuple[str, int], dict[str, Any]] = {}
+    for key, columns in run.groups.items():
+        kept = [place for place, item in enumerate(columns["item"]) if item in names]
+        groups[key] = {}
+        for name, values in columns.items():
+            groups[key][name] = [values[place] for place in kept] if isinstance(values, list) else values[kept]
+    about = {**run.about, "protocol": {**run.about["protocol"], "subset": subset}}
+    return results.Run(about, groups, [])
+
+
 def show(options: Any) -> str:
     """Markdown: per network and reading, every metric of every method at n = 1, 2, 3; then the gains."""
     lines = []
-    for path in sorted(options.show.glob("*.npz")):
-        run = read(path)
-        lines.append(f"\n### {path.stem}\n")
+    for name, run in named_runs(options.show):
+        lines.append(f"\n### {name}\n")
         cells = tables.cells(run)
         titles = [title for title in TITLES if any(cell.metric == title for cell in cells)]
         lines += ["| method | n | " + " | ".join(titles) + " |", "| --- " * (len(titles) + 2) + "|"]
