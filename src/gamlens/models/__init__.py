@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from gamlens.capture.guard import unwrap
 from gamlens.errors import GamlensError, Registry
 from gamlens.models import checkpoint
-from gamlens.models.class_order import NamedTensors
+from gamlens.models.class_order import NamedTensors, fitting_names
 from gamlens.models.discovery.discover import NetworkLayout, Stage
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Builder, FamilyBuilder, Network, Output, TextEncoder, family, input_channels, pick
@@ -59,10 +59,15 @@ def load(model: nn.Module | str, *, weights: WeightSource = None, own_labels: bo
     source = "state dict" if isinstance(weights, Mapping) else str(weights)
     network = find(model)(weights=loaded) if isinstance(model, str) else _adopt(model, loaded, source)
     _check_names(network)
-    if isinstance(loaded, NamedTensors) and loaded.class_names:
-        network = replace(network, labels=loaded.class_names, aliases=_known(network.aliases, loaded.class_names))
+    if isinstance(loaded, NamedTensors) and (names := _names_in(loaded, network, source)):
+        network = replace(network, labels=names, aliases=_known(network.aliases, names))
     own = weights is None or isinstance(loaded, checkpoint.NamedWeights)
     return network if own else replace(network, weights=source)
+
+
+def _names_in(loaded: NamedTensors, network: Network, source: str) -> tuple[str, ...]:
+    """The class names of a checkpoint that fit the network into which it was loaded."""
+    return fitting_names(loaded, unwrap(network.module).state_dict(), source) if loaded.class_names else ()
 
 
 def _known(aliases: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gamlens.data.plausible import check_expansion, check_zip
 from gamlens.data.reading import import_extra
 from gamlens.errors import GamlensError, reworded
-from gamlens.models.class_order import NamedTensors, check_count, check_some_head, class_names_in
+from gamlens.models.class_order import NamedTensors, class_names_in
 
 WRAPPINGS = ("state_dict", "model", "model_state_dict", "net", "module")
 MOST_WRAPPINGS = 20  # real checkpoints have one or two; a dict that contains itself has no end
@@ -167,7 +167,6 @@ def _unwrapped(found: Any, name: str, class_names: bool) -> NamedTensors:
         )
     tensors = NamedTensors({str(key): value for key, value in found.items() if isinstance(value, Tensor)})
     tensors.class_names = names
-    check_some_head(tensors, name)
     return tensors
 
 
@@ -254,7 +253,6 @@ def build(
         found = _classes_of(tensors, own, classes)
         if found != classes:
             module, classes = make(found), found
-        check_count(weights, classes, name)
         fill(module, tensors, source=f"given for {name!r}")
     return module.eval(), classes
 
