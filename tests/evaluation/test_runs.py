@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 from gamlens import GamlensError, Lens, Transform
 from gamlens.cli import app, common, show
 from gamlens.data import Manifest, align, align_manifest, load, pairs, plausible, small
-from gamlens.engine import RunFolder
+from gamlens.engine import RunFolder, run_local
 from gamlens.engine.part_files import RECORDS
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.protocol import UNSAID, Protocol, units, variant
-from gamlens.evaluation.runs import evaluate_run, make_measurer
+from gamlens.evaluation.runs import Engine, evaluate_run, make_measurer
 from gamlens.evaluation.table_files import latex
 from gamlens.lattice import Lattice
 from gamlens.report import classified_files as files
@@ -420,3 +420,26 @@ def test_the_device_is_recorded_and_a_run_stays_on_it(root: Path, tmp_path: Path
     file.write_text(json.dumps({**known, "device": "cuda"}))
     with pytest.raises(GamlensError, match="device: 'cuda' there, 'cpu' now"):
         run(root, tmp_path / "a", ONE)
+
+
+@pytest.mark.parametrize(("first", "then"), [("local", "ray"), ("ray", "local")])
+def test_the_other_engine_continues_a_run(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
+    """A stand-in for Ray works in this process. Parts that were there stay, and the rows are those of one engine."""
+    monkeypatch.setattr("gamlens.evaluation.runs.run_ray", lambda *given, **_: run_local(*given))
+    place, whole = tmp_path / "a", run(root, tmp_path / "whole", ONE)
+    started = run(root, place, ONE, engine=Engine(first))
+    assert started.about["device"] == {"local": "cpu", "ray": "that of each worker"}[first]
+    described, parts = (place / "run.json").read_bytes(), sorted((place / "parts").iterdir())
+    again = run(root, place, ONE, engine=Engine(then))  # the run is finished
+    assert repr(again.rows) == repr(started.rows)
+    (place / "done.json").unlink()
+    parts[-1].unlink()
+    kept = [part.stat().st_mtime_ns for part in parts[:-1]]
+    again = run(root, place, ONE, engine=Engine(then))
+    assert repr(again.rows) == repr(whole.rows)
+    assert [part.stat().st_mtime_ns for part in parts[:-1]] == kept
+    assert (place / "run.json").read_bytes() == described
+    with pytest.raises(GamlensError, match=r"protocol\.fill: 'black' there, 'mean' now"):
+        run(root, place, replace(ONE, fill="mean"), engine=Engine(then))

@@ -20,6 +20,7 @@ RUN, DONE = "run.json", "done.json"
 FREE = ("command", "threads")  # keys of run.json that may differ when a run is continued
 # Two more keys of run.json: where the images are, and a hash of them. The place may differ if the hashes are equal.
 PLACE, CONTENTS = "root", "images_sha256"
+VARIES = "that of each worker"  # the value of a key that is not the same in all processes of a run: it fits any other
 AGAIN = "Give the command that made the run again: it measures what is missing or damaged, and keeps the rest"
 AFRESH = "start over with --fresh, or delete that folder"
 
@@ -111,24 +112,23 @@ class RunFolder:
                 self.clear()
             for folder in ("", PARTS_FOLDER, RECORDS):
                 self.store.sweep(folder, self._is_ours)
-            known, parts = _json(self.store, RUN, f"restore it, or {AFRESH}"), self.written()
-            said = _said(known or {}, self._unsaid)
-            if known is None:
-                if parts:
-                    raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: {AFRESH}.")
-                self._describe(self.about)
-            elif (differing := _differences(said, self.about)) and said.keys() == self.about.keys() and not parts:
-                # Another configuration, but nothing was measured with it yet: replace it.
-                self.store.remove(DONE)
-                self._describe(self.about)
-            elif not differing and known.get(PLACE) != self.about.get(PLACE):
-                # The same run, whose images were moved.
-                self._describe({**known, PLACE: self.about[PLACE]})
-            elif differing:
+            if differing := self.other_settings():
                 raise GamlensError(
                     f"{self.store.place!r} holds another run: {differing}. Nothing was changed: "
                     "choose another folder, or replace that run with --fresh."
                 )
+            known = _json(self.store, RUN, f"restore it, or {AFRESH}")
+            if known is None:
+                if self.written():
+                    raise GamlensError(f"{self.store.place!r} has parts of a run but no {RUN}: {AFRESH}.")
+                self._describe(self.about)
+            elif _differences(_said(known, self._unsaid), self.about):
+                # Another configuration, but nothing was measured with it yet: replace it.
+                self.store.remove(DONE)
+                self._describe(self.about)
+            elif known.get(PLACE) != self.about.get(PLACE):
+                # The same run, whose images were moved.
+                self._describe({**known, PLACE: self.about[PLACE]})
             else:
                 self._run = _identity(known)
             self._records = part_files.read_records(self.store, self._run)
@@ -141,6 +141,18 @@ class RunFolder:
 
     def __exit__(self, *error: object) -> None:
         self._lock.free()
+
+    def other_settings(self) -> str:
+        """The settings in which the run that the folder holds differs from this one, which then cannot continue it.
+
+        It is "" if there is none, if it is the same one, or if nothing was measured with the other settings yet.
+        """
+        known = _json(self.store, RUN, f"restore it, or {AFRESH}")
+        if known is None:
+            return ""
+        said = _said(known, self._unsaid)
+        replaceable = said.keys() == self.about.keys() and not self.written()
+        return "" if replaceable else _differences(said, self.about)
 
     def written(self) -> set[int]:
         """The numbers of the finished chunks."""
@@ -328,6 +340,6 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "")
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found.append(_differences(a, b, f"{path}{key}."))
-        elif a != b:
+        elif a != b and VARIES not in (a, b):
             found.append(f"{path}{key}: {a!r:.60} there, {b!r:.60} now")
     return "; ".join(text for text in found if text)

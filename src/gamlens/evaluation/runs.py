@@ -13,6 +13,7 @@ from gamlens.data import Dataset
 from gamlens.engine import ENGINES, Done, Job, RunFolder, pieces, run_local, run_ray
 from gamlens.engine.json_objects import misfit
 from gamlens.engine.part_files import part_name
+from gamlens.engine.run_folder import VARIES
 from gamlens.errors import GamlensError, near, readable, warn
 from gamlens.evaluation import results
 from gamlens.evaluation.measure import Measurer
@@ -112,24 +113,15 @@ def evaluate_run(
     if protocol.fusions:
         raise GamlensError("A run folder holds one way to join blocks, the mean: gamlens ablate varies them.")
     lens = make()
-    set_input(lens, protocol)
     if batch < 1 or chunk < 1:
         raise GamlensError(f"batch={batch}, chunk={chunk}: give at least 1.")
-    about = {
-        **results.describe(lens, dataset, protocol, len(items)),
-        **(about or {}),
-        "batch": batch,
-        "chunk": chunk,
-        "chunks": len(pieces(items, chunk)),
-        "threads": torch.get_num_threads(),
-    }
     where = engine or Engine()
-    if where.name != "local":
-        about["device"] = f"that of each worker ({where.name})"
-    if said := left_out_note(about):
+    opened = run_folder(
+        lens, dataset, items, protocol, place, batch=batch, chunk=chunk, engine=where, fresh=fresh, about=about
+    )
+    if said := left_out_note(opened.about):
         warn(said)
-    unsaid = {"device": about["device"], "protocol": _unsaid(lens, protocol)}
-    with RunFolder(place, about, suffix=results.SUFFIX, fresh=fresh, unsaid=unsaid) as folder:
+    with opened as folder:
         errors = _check_parts(folder, pieces(items, chunk))
         if (known := _summary(folder)) is not None:
             if not folder.sealed():
@@ -149,6 +141,38 @@ def evaluate_run(
         summary = {"items": len(items), "errors": results.errors_in(folder), "resumed_at": already}
         folder.finish(summary)
         return {**summary, "measured": len(items) - already}
+
+
+def run_folder(
+    lens: Lens,
+    dataset: Dataset,
+    items: Sequence[Unit],
+    protocol: Protocol,
+    place: str | Path,
+    *,
+    batch: int,
+    chunk: int,
+    engine: Engine,
+    fresh: bool = False,
+    about: dict[str, Any] | None = None,
+) -> RunFolder:
+    """The folder of a run with the configuration of this one, not locked yet. Arguments are as in `evaluate_run`.
+
+    On a cluster the device is that of each worker, so a run may be continued there and here.
+    """
+    set_input(lens, protocol)
+    found = {
+        **results.describe(lens, dataset, protocol, len(items)),
+        **(about or {}),
+        "batch": batch,
+        "chunk": chunk,
+        "chunks": len(pieces(items, chunk)),
+        "threads": torch.get_num_threads(),
+    }
+    if engine.name != Engine().name:
+        found["device"] = VARIES
+    unsaid = {"device": found["device"], "protocol": _unsaid(lens, protocol)}
+    return RunFolder(place, found, suffix=results.SUFFIX, fresh=fresh, unsaid=unsaid)
 
 
 def _unsaid(lens: Lens, protocol: Protocol) -> dict[str, Any]:
