@@ -289,7 +289,7 @@ def test_commands_for_pairs(root: Path, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(out)])
     assert shown.exit_code == 0, shown.stderr
     text = (out / "table.md").read_text()
-    for part in ("hold_out_by=maps", "IoU, MaxBoxAcc count 6 maps of 5 pairs (4 chose", "5 pairs of cosine, table"):
+    for part in ("hold_out_by=maps", "IoU, MaxBoxAcc count 6 maps of 5 pairs (4 belong", "5 pairs of cosine, table"):
         assert part in " ".join(shown.stdout.split())
         assert part in text
     assert "GAM n=2 vs n=1" in text

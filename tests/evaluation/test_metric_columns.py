@@ -106,7 +106,7 @@ def test_a_grid_of_thresholds_is_cut_like_iou(lens: Lens, root: Path, monkeypatc
     best = int(columns["at"][held].mean(axis=0).argmax())
     assert cell.threshold == THRESHOLDS[best]
     assert cell.value.mean == pytest.approx(100 * float(columns["at"][~held, best].mean()))
-    assert (cell.left_out, cell.why) == (3, "chose the thresholds")
+    assert (cell.left_out, cell.why) == (3, "belong to the hold-out")
 
 
 def test_a_run_from_before_the_metric_is_read(

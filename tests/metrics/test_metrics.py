@@ -101,6 +101,11 @@ def test_a_grid_is_cut_where_the_held_out_items_are_best():
     iou, hits = (METRICS[name].value(stored) for name in ("iou", "max_box_acc"))
     assert (iou.threshold, iou.values.tolist(), iou.left_out) == (0.1, [90, 30, 20], 1)
     assert (hits.threshold, hits.values.tolist(), hits.left_out) == (0.05, [0, 100, 100], 1)
+    assert iou.why == hits.why == "belong to the hold-out"  # which did not choose the threshold of MaxBoxAcc
+    for held in (False, True):  # nothing is left out: the threshold is that of all items
+        alike = StoredColumns({"iou": grid}, torch.tensor([held] * 3))
+        iou = METRICS["iou"].value(alike)
+        assert (iou.threshold, iou.left_out, iou.why) == (0.05, 0, "")
 
 
 def test_the_commonest_metrics_are_one_line():

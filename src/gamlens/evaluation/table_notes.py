@@ -62,7 +62,7 @@ def counts_note(found: Sequence[Cell]) -> str:
 
 
 def _counted(cell: Cell) -> str:
-    """The items of a number in words, such as `1350 maps of 675 pairs (150 chose the thresholds and are left out)`."""
+    """The items of a number in words: `1350 maps of 675 pairs (150 belong to the hold-out and are left out)`."""
     unit = cell.unit
     many = (
         f"{cell.value.n} {unit}" if cell.value.n == cell.clusters else f"{cell.value.n} maps of {cell.clusters} {unit}"

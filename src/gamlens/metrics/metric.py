@@ -71,12 +71,12 @@ class MetricValues:
 
     Args:
         values: (N,).
-        counted: The items that the table's mean is taken over, bool (N,). On the others the threshold was chosen. None
-            means all items.
+        counted: The items that the table's mean is taken over, bool (N,). The others are held out. None means all
+            items.
         threshold: The threshold of `values`, for a metric that has one value per threshold.
         grid: The values at all of THRESHOLDS, (N,T), for such a metric.
         left_out: How many items the table leaves out.
-        why: Why they are left out, as the rest of the sentence "12 items ...", such as "chose the thresholds".
+        why: Why they are left out, as the rest of the sentence "12 items ...", such as "belong to the hold-out".
     """
 
     values: Tensor
@@ -120,7 +120,7 @@ def at_own_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
 def cut_at(grid: Tensor, index: int, counted: Tensor) -> MetricValues:
     """Take the values of a grid (N,T) at the threshold with this index. `counted` (N,) are the items of the table."""
     left_out = int((~counted).sum())
-    why = "chose the thresholds" if left_out else ""
+    why = "belong to the hold-out" if left_out else ""
     return MetricValues(100 * grid[:, index], counted, float(THRESHOLDS[index]), 100 * grid, left_out, why)
 
 
