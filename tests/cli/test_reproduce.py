@@ -112,6 +112,43 @@ def test_a_dry_run_counts_what_is_left(room: Path, whole: dict[str, str]) -> Non
     assert [line[-3:] for line in lines] == [["0", "0", "0:00:00"]] * 3
 
 
+def test_a_dry_run_says_what_would_be_refused(room: Path, whole: dict[str, str]) -> None:
+    made = done(words(room, "whole", "--limit", "12", "--fill", "mean", "--dry-run"))
+    said = " ".join(made.stdout.split())
+    assert said.count("refused: another run is in") == 3
+    assert "protocol.fill: 'black' there, 'mean' now). Start over with --fresh, or give another --out." in said
+    lines = [line.split() for line in made.stdout.splitlines() if line.startswith("ilsvrc-resnet")]
+    assert [int(line[-3]) for line in lines] == [int(line[1]) for line in lines]  # all are left
+    afresh = done(words(room, "whole", "--limit", "12", "--fill", "mean", "--dry-run", "--fresh"))
+    assert "refused" not in afresh.stdout
+    assert (room / "whole" / "table1.md").exists()
+
+
+def test_a_limit_is_said(whole: dict[str, str]) -> None:
+    for name in ("table1.md", "table1.tex", "table1_page.tex"):
+        assert "At most 12 items per line" in whole[name], name
+
+
+def test_choices_that_the_note_names_are_options(room: Path) -> None:
+    options = ["--input", "crop", "--box", "largest", "--temperature", "2", "--confidence", "probability"]
+    done(words(room, "chosen", "--limit", "2", *options))
+    text = (room / "chosen" / "table1.md").read_text()
+    for part in ("input=crop", "box=largest", "temperature=2.0", "confidence=probability"):
+        assert part in text
+    found = {}
+    for task in ("classification", "cosine"):
+        about = json.loads((room / f"chosen/runs/ilsvrc-resnet-{task}-objective/run.json").read_text())
+        found[task] = [about["protocol"][name] for name in ("input", "box", "temperature")]
+    assert found == {"classification": ["crop", "largest", 2.0], "cosine": ["crop", "largest", 1.0]}
+
+
+def test_networks_of_the_other_table_are_not_used_and_said(room: Path) -> None:
+    other = ["--model", "coco=nonsense", "--weights", "voc=none.pth"]
+    said = done(words(room, "none", "--limit", "2", "--dry-run", *other)).stderr
+    assert "Table 1 has no line for --model coco=nonsense, which is not used." in said
+    assert "Table 1 has no line for --weights voc=none.pth, which is not used." in said
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -127,6 +164,7 @@ def test_a_dry_run_counts_what_is_left(room: Path, whole: dict[str, str]) -> Non
         (["--table", "2", "--weights", "a.pth"], "there are densenet, resnet, chexnet, coco, voc"),
         (["--table", "2", "--weights", "voc=a.pth"], "give the folder of PASCAL VOC with --voc FOLDER"),
         (["--table", "1", "--methods", "gm"], "did you mean 'gam'"),
+        (["--table", "2", "--temperature", "2"], "temperature=2.0 changes the probability of a class alone"),
         (["--table", "1", "--confidence", "odds"], "The confidence is logit or probability, not 'odds'"),
     ],
 )

@@ -31,7 +31,7 @@ def cell(line: PaperLine, method: str, n: int, value: float) -> Cell:
     counted = 0 if math.isnan(value) else 18
     return Cell(
         setting, line.metric, method, n, Interval(value, value - 1.5, value + 1.5, counted), 0.25 if n else None,
-        left_out=2, better=BETTER[line.metric], why="chose the thresholds", base=1 if n else 0, gain=gain,
+        left_out=2, better=BETTER[line.metric], why="belong to the hold-out", base=1 if n else 0, gain=gain,
     )  # fmt: skip
 
 
@@ -108,6 +108,27 @@ def test_a_number_of_the_literal_method_is_marked_beside_the_stable_one() -> Non
     assert paper_texts.pairs_of(alone, line)[0].paper == "17.62†"
     assert any(note.startswith("†") for note in paper_texts.notes(alone))
     assert not any("†" in note for note in paper_texts.notes(table))
+
+
+def test_a_table_of_a_part_of_the_items_says_so() -> None:
+    said = "At most 4 items per line (--limit): not the paper's data."
+    table = made_up(1)
+    whole, part = table_files(table), table_files(replace(table, limit=4))
+    assert not any("At most" in text for text in whole.values())
+    assert part["table1.md"].count(said) == 1
+    for name in ("table1.tex", "table1_page.tex"):
+        assert part[name].count(paper_latex.escape(said)) == 1, name
+    assert part["table1.tex"].startswith(whole["table1.tex"])
+
+
+def test_pairs_that_share_images_are_said() -> None:
+    table = made_up(1)
+    line = next(line for line in table.lines if line.line.section.task == "cosine")
+    shared = {key: replace(cell, sharing=7, unit="pairs") for key, cell in line.cells.items()}
+    assert not any("share an image" in note for note in paper_texts.notes(table))
+    made = table_files(replace(table, appendix=(*table.appendix, replace(line, cells=shared))))
+    assert made["table1.md"].count("Some pairs share an image with another pair (7 pairs of cosine, ilsvrc") == 1
+    assert "'gamlens table -{}-linked-pairs'" in made["table1_page.tex"]
 
 
 def test_names_are_written_so_that_latex_prints_them() -> None:

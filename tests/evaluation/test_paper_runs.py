@@ -14,9 +14,18 @@ from gamlens.data import load
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.paper_layout import paper_table
-from gamlens.evaluation.paper_runs import NetworkSource, PaperRun, finished_items, measure_run, plan_table, read_run
+from gamlens.evaluation.paper_runs import (
+    NetworkSource,
+    PaperRun,
+    finished_items,
+    measure_run,
+    other_run,
+    plan_table,
+    read_run,
+)
 from gamlens.evaluation.paper_table import cut, fill_table
 from gamlens.evaluation.protocol import Protocol, units
+from gamlens.evaluation.runs import Engine
 
 PROTOCOL = Protocol(methods=("gam", "grad_cam_pp_literal"), n=(1, 2), hold_out=4)
 RESNET = "resnet"
@@ -101,6 +110,34 @@ def test_a_limit_is_of_each_line(root: Path) -> None:
             protocol = replace(run.protocol, subset=subset)
             assert [unit.name for unit in items] == [unit.name for unit in units(run.dataset, protocol)[:3]]
     assert 3 < len(classes.items) <= 9
+
+
+@pytest.mark.parametrize(("limit", "said"), [(None, None), (3, 3), (31, 31), (32, None)])
+def test_a_limit_counts_only_where_it_leaves_items_out(root: Path, limit: int | None, said: int | None) -> None:
+    """There are 32 items, and fewer pairs."""
+    source = NetworkSource(paper_data.lens, root, named=True)
+    assert plan_table(paper_table(2), {RESNET: source}, PROTOCOL, limit=limit).limit == said
+
+
+def test_a_temperature_is_for_the_probability_of_a_class(root: Path) -> None:
+    source = NetworkSource(paper_data.lens, root, named=True)
+    protocol = replace(PROTOCOL, kind="objective", temperature=2.5)
+    runs = plan_table(paper_table(1), {RESNET: source}, protocol, limit=3).runs
+    found = {run.protocol.task: run.protocol.temperature for run in runs}
+    assert found == {"classification": 2.5, "cosine": 1, "dot": 1}
+
+
+def test_another_run_in_the_folder_is_found_before_it_is_refused(root: Path, tmp_path: Path) -> None:
+    run, longer = planned(root, limit=3)[0], planned(root, limit=4)[0]
+    how = {"batch": 5, "chunk": 16, "engine": Engine()}
+    assert other_run(run, tmp_path, **how) == ""
+    measure_run(run, tmp_path, batch=5, chunk=16)
+    assert other_run(run, tmp_path, **how) == ""
+    assert other_run(run, tmp_path, **{**how, "engine": Engine("ray")}) == ""
+    for one, options, said in ((longer, how, "items: "), (run, {**how, "batch": 6}, "batch: 5 there, 6 now")):
+        assert said in other_run(one, tmp_path, **options)
+        with pytest.raises(GamlensError, match=f"holds another run: .*{said}"):
+            measure_run(one, tmp_path, **options)
 
 
 def test_forwards_are_counted(root: Path) -> None:

@@ -81,25 +81,12 @@ def evaluate(
         str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated; each is measured.")
     ] = "1,2",
     subset: options.SubsetName = "all",
-    input: Annotated[
-        str,
-        Option(
-            help=_choice("input", "How images get the size of the model's input, stretched or with the centre cut out")
-        ),
-    ] = "squash",
+    input: options.InputChoice = "squash",
     fill: Annotated[str, Option(help=_choice("fill", "With objective: the colour of hidden pixels"))] = "black",
     masked: Annotated[
         str, Option(help=_choice("masked", "With objective and pairs: hide pixels in one image at a time, or in both"))
     ] = "one",
-    box_: Annotated[
-        str,
-        Option(
-            "--box",
-            help=_choice(
-                "box", "With localization: the predicted box encloses all bright pixels, or their largest region"
-            ),
-        ),
-    ] = "all",
+    box_: options.BoxChoice = "all",
     pairs_: options.PairChoice = "drawn",
     seed: options.PairSeed = 0,
     pairs_per_class: options.PairsPerClass = datasets.PAIRS_PER_CLASS,

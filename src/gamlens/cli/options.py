@@ -105,6 +105,21 @@ SubsetName = Annotated[
         help=f"Measure all items, or only the 25 or 10 % with the smallest objects: {', '.join(CHOICES['subset'])}."
     ),
 ]
+InputChoice = Annotated[
+    str,
+    Option(
+        help="How images get the size of the model's input, stretched or with the centre cut out: "
+        f"{', '.join(CHOICES['input'])}."
+    ),
+]
+BoxChoice = Annotated[
+    str,
+    Option(
+        "--box",
+        help="With localization: the predicted box encloses all bright pixels, or their largest region: "
+        f"{', '.join(CHOICES['box'])}.",
+    ),
+]
 PairChoice = Annotated[
     str,
     Option(

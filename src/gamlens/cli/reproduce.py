@@ -22,12 +22,13 @@ from gamlens.evaluation.paper_runs import (
     finished_items,
     folder_of,
     measure_run,
+    other_run,
     plan_table,
     read_run,
     seconds_per_item,
 )
 from gamlens.evaluation.paper_table import FilledTable, fill_table
-from gamlens.evaluation.paper_texts import printed_sections
+from gamlens.evaluation.paper_texts import limit_note, printed_sections
 from gamlens.evaluation.protocol import Protocol, parse_list
 from gamlens.evaluation.runs import Engine
 from gamlens.evaluation.table_files import write_files
@@ -81,11 +82,20 @@ def reproduce(
     hold_out_by: Annotated[
         str, Option(help="Thresholds for pairs are chosen on whole pairs, or on single maps of pairs: pairs, maps.")
     ] = "pairs",
+    input: options.InputChoice = "squash",
     fill: Annotated[str, Option(help="The colour of hidden pixels (Table 1): black, mean.")] = "black",
     masked: Annotated[
         str, Option(help="Hide pixels in one image of a pair at a time, or in both (Table 1): one, both.")
     ] = "one",
+    box_: options.BoxChoice = "all",
     confidence: options.Confidence = "logit",
+    temperature: Annotated[
+        float,
+        Option(
+            help="For --confidence probability (Table 1, classification): the class scores are divided by this before "
+            "they become the probability."
+        ),
+    ] = 1.0,
     lattice: options.LatticeReading = "read",
     batch: Annotated[int, Option(help="Number of images per forward pass.", min=1)] = 16,
     chunk: Annotated[
@@ -121,15 +131,17 @@ def reproduce(
     """
     check_confidence(confidence)
     layout, where = paper_table(table), Engine(engine, workers, address)
+    first = layout.sections[0]
     protocol = Protocol(
-        methods=parse_list(methods), n=protocols.numbers(n), fill=fill, masked=masked, pairs=pairs_, seed=seed,
-        pairs_per_class=pairs_per_class, hold_out_by=hold_out_by, lattice=lattice,
+        first.kind, first.task, parse_list(methods), protocols.numbers(n), input=input, fill=fill, masked=masked,
+        box=box_, pairs=pairs_, seed=seed, pairs_per_class=pairs_per_class, hold_out_by=hold_out_by, lattice=lattice,
+        temperature=temperature,
     )  # fmt: skip
     roots = {"ilsvrc": ilsvrc, "coco": coco, "voc": voc, "chestxray": chestxray}
     sources = _sources(layout, roots, model or [], weights or [], device)
     plan = plan_table(layout, sources, protocol, limit=limit)
     if dry_run:
-        _show_plan(plan, out, chunk=chunk, batch=batch, workers=(workers or 1) if engine != Engine().name else 1)
+        _show_plan(plan, out, chunk=chunk, batch=batch, engine=where, fresh=fresh)
         return
     failed = 0
     for place, run in enumerate(plan.runs, start=1):
@@ -162,6 +174,9 @@ def _sources(
         by_network(option, given, paper_networks(), only=next(iter(single), ""))
         for option, given in (("--model", model), ("--weights", weights))
     )
+    for option, given in (("--model", models), ("--weights", files)):
+        for name in [name for name in given if name not in layout.networks]:
+            note(f"Table {layout.number} has no line for {option} {name}={given[name]}, which is not used.")
     if both := [name for name in files if models.get(name) == LEFT_OUT]:
         raise GamlensError(f"--weights are given for {both[0]}, which --model {both[0]}={LEFT_OUT} leaves out.")
     return {
@@ -175,13 +190,17 @@ def _sources(
     }
 
 
-def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, workers: int) -> None:
-    """Print what would be measured, how long it would take, and what is missing."""
+def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, engine: Engine, fresh: bool) -> None:
+    """Print what would be measured, how long it would take, and what is missing or in the way."""
     lines, total = [], 0.0
+    refused: dict[Path, str] = {}
+    workers = (engine.workers or 1) if engine.name != Engine().name else 1
     with steps("timing a few items of each run", len(plan.runs)) as step:
         for run in plan.runs:
             step(run.name)
-            left = len(run.items) - finished_items(run, out, chunk)
+            other = "" if fresh else other_run(run, out, batch=batch, chunk=chunk, engine=engine)
+            refused |= {folder_of(run, out): other} if other else {}
+            left = len(run.items) - (0 if fresh or other else finished_items(run, out, chunk))
             seconds = seconds_per_item(run, most=batch) if left else 0.0
             total += (took := left * seconds / workers)
             subsets = "/".join(str(len(items)) for items in run.rows.values())
@@ -195,6 +214,8 @@ def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, workers: i
         f"About {_clock(total)} in all, as estimated from a few items of each run on this machine. Large batches on a "
         "GPU take less."
     )
+    for place, other in refused.items():
+        say(f"refused: another run is in {place} ({other}). Start over with --fresh, or give another --out.")
     for missing in plan.missing:
         say(f"missing: {missing.what}. {missing.why}")
 
@@ -209,5 +230,7 @@ def _show_table(filled: FilledTable) -> None:
     say(f"Table {filled.table.number}: {filled.table.title}, {ns} (the paper's in brackets)")
     for title, (header, lines) in printed_sections(filled).items():
         say_table(header, lines, title=title, padding=(0, 1, 0, 0), **STYLE)
+    if filled.limit:
+        note(limit_note(filled))
     for missing in filled.missing:
         note(f"not measured: {missing.what}. {missing.why}")

@@ -9,6 +9,7 @@ from gamlens.evaluation.paper_texts import (
     appendix_heads,
     appendix_lines,
     heads,
+    limit_note,
     notes,
     pairs_of,
     second_column,
@@ -19,7 +20,9 @@ from gamlens.methods import METHODS
 PRINTED = {  # how LaTeX prints characters that it reads in a special sense or does not know
     **ESCAPED,
     **str.maketrans({"\\": "/", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\^{}"}),
-    **str.maketrans({"<": "$<$", ">": "$>$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "–": "--"}),
+    **str.maketrans(
+        {"<": "$<$", ">": "$>$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "–": "--", "`": "'"}
+    ),
 }
 PACKAGES = r"\usepackage{booktabs,adjustbox,xcolor}"
 ROWS_PER_PAGE = 26  # of the appendix
@@ -37,8 +40,14 @@ def number(text: str) -> str:
     return f"$-${plain[1:]}" if text[:1] == "-" else plain
 
 
-def fragment(filled: FilledTable, *, height: str = "") -> str:
-    """The table for one's own paper: at most as wide as the text, and as high as `height` if that is given."""
+def fragment(filled: FilledTable) -> str:
+    """The table for one's own paper, at most as wide as the text, and below it whether it is of a part of the items."""
+    said = escape(limit_note(filled))
+    return _boxed(filled) + (f"\\par\\smallskip{{\\footnotesize {said}\\par}}\n" if said else "")
+
+
+def _boxed(filled: FilledTable, *, height: str = "") -> str:
+    """The table alone: at most as wide as the text, and as high as `height` if that is given."""
     most = "max width=\\textwidth" + (f",max totalheight={height}" if height else "")
     lines = [f"% needs {PACKAGES}", PAPER, f"\\begin{{adjustbox}}{{{most}}}", *_tabular(filled)]
     return "\n".join([*lines, r"\end{adjustbox}"]) + "\n"
@@ -75,7 +84,7 @@ def _rows(filled: FilledTable, line: FilledLine) -> list[str]:
 def document(filled: FilledTable) -> str:
     """A whole document: the table on a page of its own with what a reader must know, then the appendix."""
     said = " ".join(escape(note) for note in notes(filled))
-    body = fragment(filled, height="0.82\\textheight")
+    body = _boxed(filled, height="0.82\\textheight")
     return "\n".join([
         r"\documentclass[a4paper,10pt]{article}",
         r"\usepackage[margin=1.5cm]{geometry}",

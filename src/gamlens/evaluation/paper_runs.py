@@ -16,10 +16,10 @@ from gamlens.engine import RunFolder, pieces
 from gamlens.errors import GamlensError, attempt
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import UNCHANGED, Measurer
-from gamlens.evaluation.paper_layout import PaperNetwork, PaperTable
+from gamlens.evaluation.paper_layout import PaperNetwork, PaperSection, PaperTable
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
-from gamlens.evaluation.runs import Engine, evaluate_run, set_input
+from gamlens.evaluation.runs import Engine, evaluate_run, run_folder, set_input
 from gamlens.lens import Lens
 
 RUNS_FOLDER = "runs"
@@ -55,6 +55,7 @@ class PaperRun:
         protocol: What is measured. Its subset is "all".
         rows: The items of each subset: {subset: items}. An item may be in several of them, also with another hold-out.
         problems: The subsets that could not be selected: {subset: why}.
+        limited: Whether a subset has more items than are measured.
     """
 
     network: PaperNetwork
@@ -64,6 +65,7 @@ class PaperRun:
     protocol: Protocol
     rows: Mapping[str, Sequence[Unit]]
     problems: Mapping[str, str] = field(default_factory=dict)
+    limited: bool = False
 
     @property
     def key(self) -> RunKey:
@@ -109,11 +111,19 @@ class MissingLines:
 
 @dataclass(frozen=True, eq=False)
 class TablePlan:
-    """What is measured for a table, and what is missing for the rest of it."""
+    """What is measured for a table, and what is missing for the rest of it.
+
+    Attributes:
+        table: The table.
+        runs: What is measured.
+        missing: The lines that cannot be measured.
+        limit: The largest number of items per line, if that leaves out items of any line; otherwise None.
+    """
 
     table: PaperTable
     runs: tuple[PaperRun, ...]
     missing: tuple[MissingLines, ...]
+    limit: int | None = None
 
 
 def plan_table(
@@ -124,7 +134,8 @@ def plan_table(
     Args:
         table: The table.
         sources: Where each network of the table comes from; a network that is not named here is left out.
-        protocol: The choices that all runs share; its kind, task and subset are those of each section.
+        protocol: The choices that all runs share; its kind, task and subset are replaced by those of each section. Its
+            temperature is for the section of its own kind and task.
         limit: The largest number of items per line: the first ones.
     """
     runs: list[PaperRun] = []
@@ -135,7 +146,7 @@ def plan_table(
             missing.append(MissingLines(f"{network.short}, {network.title}", found))
             continue
         own = [section for section in table.sections if network in section.networks]
-        runs += [_plan_run(found, replace(protocol, kind=s.kind, task=s.task, subset="all"), limit) for s in own]
+        runs += [_plan_run(found, _of_section(protocol, section), limit) for section in own]
     order = {(section.task, section.kind): place for place, section in enumerate(table.sections)}
     runs.sort(key=lambda run: order[run.protocol.task, run.protocol.kind])
     missing += [
@@ -146,7 +157,14 @@ def plan_table(
     if not runs:
         lacks = "; ".join(f"{one.what}: {one.why}" for one in missing)
         raise GamlensError(f"Nothing of Table {table.number} can be measured. {lacks}")
-    return TablePlan(table, tuple(runs), tuple(missing))
+    return TablePlan(table, tuple(runs), tuple(missing), limit if any(run.limited for run in runs) else None)
+
+
+def _of_section(protocol: Protocol, section: PaperSection) -> Protocol:
+    """The protocol for a section. The temperature is left out where there is no probability of a class to change."""
+    own = (section.kind, section.task) == (protocol.kind, protocol.task)
+    temperature = protocol.temperature if own else Protocol.temperature
+    return replace(protocol, kind=section.kind, task=section.task, subset="all", temperature=temperature)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +205,7 @@ def _plan_run(opened: OpenedNetwork, protocol: Protocol, limit: int | None) -> P
     dataset = data.align(whole, lens.labels) if protocol.task == "classification" else whole
     rows: dict[str, Sequence[Unit]] = {}
     problems: dict[str, str] = {}
+    limited = False
     for subset in opened.network.subsets:
         own = replace(protocol, subset=subset)
         found = units(dataset, own) if subset == protocol.subset else attempt(units, dataset, own)
@@ -194,7 +213,8 @@ def _plan_run(opened: OpenedNetwork, protocol: Protocol, limit: int | None) -> P
             problems[subset] = str(found)
         else:
             rows[subset] = found[:limit]
-    return PaperRun(opened.network, lens, opened.make, dataset, protocol, rows, problems)
+            limited = limited or len(rows[subset]) < len(found)
+    return PaperRun(opened.network, lens, opened.make, dataset, protocol, rows, problems, limited)
 
 
 def measure_run(
@@ -225,6 +245,17 @@ def finished_items(run: PaperRun, out: Path, chunk: int) -> int:
     about = {"chunks": len(pieces(run.items, chunk))}
     written = RunFolder(folder_of(run, out), about, suffix=results.SUFFIX).written()
     return sum(len(part) for number, part in enumerate(pieces(run.items, chunk)) if number in written)
+
+
+def other_run(run: PaperRun, out: Path, *, batch: int, chunk: int, engine: Engine) -> str:
+    """The settings in which the run in a run's folder differs, so that `measure_run` refuses it; "" if it goes on."""
+    place = folder_of(run, out)
+    if not place.is_dir():
+        return ""
+    return run_folder(
+        run.lens, run.dataset, run.items, run.protocol, place, batch=batch, chunk=chunk, engine=engine,
+        about=run.about(),
+    ).other_settings()  # fmt: skip
 
 
 def read_run(run: PaperRun, out: Path) -> Run:

@@ -18,6 +18,7 @@ from gamlens.metrics import METRICS, Better, Difference
 MethodAndN = tuple[str, int]
 SHARED_CHOICES = (  # the fields of the protocol that a table names
     "input", "fill", "masked", "box", "pairs", "pairs_per_class", "seed", "hold_out", "hold_out_by", "lattice",
+    "temperature",
 )  # fmt: skip
 SIDE_PLACES = {"": 0, "x": 0, "both": 0, "y": 1}  # the column `side` of a row: which image of the item the row is about
 
@@ -69,6 +70,7 @@ class FilledTable:
         appendix: The measured lines again, with all metrics of their kind of evaluation.
         missing: What could not be measured.
         protocol: The choices that all lines share, as text.
+        limit: The largest number of items per line, if that leaves out any.
     """
 
     table: PaperTable
@@ -78,6 +80,7 @@ class FilledTable:
     appendix: tuple[FilledLine, ...]
     missing: tuple[MissingLines, ...]
     protocol: str = ""
+    limit: int | None = None
 
     @property
     def has_gain(self) -> bool:
@@ -120,7 +123,7 @@ def fill_table(plan: TablePlan, measured: Mapping[RunKey, Run], *, confidence: s
     appendix = tuple(line for part in found.values() for line in part.values())
     chosen = {name: getattr(protocol, name) for name in SHARED_CHOICES} | {"confidence": confidence}
     text = ", ".join(f"{name}={value}" for name, value in chosen.items())
-    return FilledTable(plan.table, protocol.methods, protocol.n, tuple(lines), appendix, plan.missing, text)
+    return FilledTable(plan.table, protocol.methods, protocol.n, tuple(lines), appendix, plan.missing, text, plan.limit)
 
 
 def _measured_lines(line: PaperLine, run: PaperRun, whole: Run, confidence: str) -> dict[str, FilledLine]:

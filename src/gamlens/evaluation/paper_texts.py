@@ -8,6 +8,7 @@ from gamlens.evaluation.paper_layout import paper_networks
 from gamlens.evaluation.paper_numbers import PaperNumber
 from gamlens.evaluation.paper_table import FilledLine, FilledTable
 from gamlens.evaluation.table_files import TextTable
+from gamlens.evaluation.table_notes import sharing_notes
 from gamlens.evaluation.tables import Cell
 from gamlens.methods import METHODS
 from gamlens.metrics import Better
@@ -16,7 +17,8 @@ NOTHING = "–"  # stands where there is no number
 ARROWS = {"up": "↑", "down": "↓"}
 APPENDIX_NAMES = ("Task", "Data", "Model", "Metric", "Items")
 APPENDIX_NOTE = (
-    "Means with 95 % intervals that resample whole images and whole pairs; @ is the threshold, chosen on the hold-out. "
+    "Means with 95 % intervals that resample whole images and whole pairs; @ is the threshold. It is the best one for "
+    "the held-out items; where none are held out, and always for MaxBoxAcc, it is the best one for the counted items. "
     "Gain is n=2 over n=1 on the same maps, in points, with its paired interval; plus is better. Items are the values "
     "that are counted and, after a plus, those that are left out, such as the hold-out. Controls are maps without a "
     "model."
@@ -127,6 +129,7 @@ def notes(filled: FilledTable) -> list[str]:
             "Impr. is 100 (v2 - v1) / v1 with the sign turned so that plus is better. The one in brackets is computed "
             "in the same way from the paper's numbers, since the paper's own column does not always agree with them."
         )
+    found += filter(None, [limit_note(filled)])
     if filled.protocol:
         found.append(f"Protocol: {filled.protocol}.")
     if filled.borrowed:
@@ -135,7 +138,13 @@ def notes(filled: FilledTable) -> list[str]:
     errors = sum(failed.values())
     if errors:
         found.append(f"Items that could not be measured and are left out: {errors}.")
+    found += sharing_notes([cell for line in filled.appendix for cell in line.cells.values()])
     return found + [f"Not measured: {missing.what}. {missing.why}" for missing in filled.missing]
+
+
+def limit_note(filled: FilledTable) -> str:
+    """That a table is of a part of the items; "" if it is of all."""
+    return f"At most {filled.limit} items per line (--limit): not the paper's data." if filled.limit else ""
 
 
 def _better_of(filled: FilledTable, metric: str) -> str:
@@ -174,7 +183,7 @@ def appendix_lines(filled: FilledTable) -> list[AppendixLine]:
 
 
 def _counts(line: FilledLine) -> str:
-    """How many values the line's means are of, and how many maps chose the threshold."""
+    """How many values the line's means are of, and how many are left out."""
     cells = [cell for (_, n), cell in line.cells.items() if n]
     left, counted = max(cell.left_out for cell in cells), max(cell.value.n for cell in cells)
     return f"{counted} (+{left})" if left else str(counted)
