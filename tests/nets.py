@@ -133,6 +133,15 @@ def small(**options: Any) -> nn.Module:
     return seeded(Small, **options)
 
 
+def skipping() -> nn.Module:
+    """A network that reads every second row and column of its first block, "0"; the second is "1"."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        first = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU())
+        second = nn.Sequential(nn.Conv2d(8, 8, 1, stride=2), nn.Softplus())
+        return nn.Sequential(first, second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).eval()
+
+
 def images(count: int, size: int | tuple[int, int] = 64, *, channels: int = 3, seed: int = 0) -> Tensor:
     """Images (count,channels,H,W) in float64: noise, and a bright patch at another position in each image."""
     height, width = (size, size) if isinstance(size, int) else size

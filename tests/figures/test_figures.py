@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import figures as documented
 import nets
@@ -17,10 +18,12 @@ from typer.testing import CliRunner
 from gamlens import GamlensError, Lens, Transform, figures, metrics, render
 from gamlens.cli import app
 from gamlens.data import load
+from gamlens.explanation import Explanation
 from gamlens.figures import FigureRequest, Strip, class_figures, from_dataset, from_images, make, strips
 from gamlens.figures.panels import plain_map
 from gamlens.render.raster.grid_layout import GridLayout
 from gamlens.sanity import data_randomisation
+from gamlens.trace import Trace
 
 SIZES = ((80, 60), (50, 50), (60, 90), (96, 64))
 SIDE = 64
@@ -120,6 +123,33 @@ def test_maps_are_those_of_the_lens(lens: Lens, folder: Path) -> None:
     assert grid.labels == ("ant", "bee")
     expected = lens.classify(str(folder / "1.png"), "bee", method="grad_cam", n=1).overlay()
     assert np.array_equal(np.asarray(grid.rows[1][2].image), np.asarray(expected))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_all_maps_of_a_figure_have_the_reading_of_lattices_that_was_asked_for(
+    name: str, lens: Lens, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    plain = Trace.explain
+
+    def explain(trace: Trace, *given: Any, lattice: str = "read", **options: Any) -> Explanation:
+        found.append(lattice)
+        return plain(trace, *given, lattice=lattice, **options)
+
+    monkeypatch.setattr(Trace, "explain", explain)
+    make(name, asked(lens, folder, EXPECTED[name][0], lattice="keep"))
+    assert set(found) == {"keep"}
+
+
+def test_both_readings_are_shown(folder: Path) -> None:
+    lens = Lens(nets.skipping(), transform=Transform((SIDE, SIDE)), blocks=["0", "1"])
+    shown = []
+    for reading in ("read", "keep"):
+        panel = make("classes", asked(lens, folder, 1, targets=(1,), lattice=reading)).rows[0][1]
+        expected = lens.classify(str(folder / "0.png"), 1, n=2, lattice=reading).overlay()
+        assert np.array_equal(np.asarray(panel.image), np.asarray(expected))
+        shown.append(np.asarray(panel.image))
+    assert not np.array_equal(*shown)
 
 
 def test_overview_takes_the_top_classes_or_those_asked_for(lens: Lens, folder: Path) -> None:

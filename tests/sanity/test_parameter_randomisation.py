@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from nets import DenseLike, images, seeded, small
+from nets import DenseLike, images, seeded, skipping, small
 from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
@@ -233,7 +233,28 @@ def test_command(folder):
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["score"] == "cosine"
+    assert found["lattice"] == "read"
     assert "head" not in [part["name"] for part in found["parts"]]
+
+
+def test_the_reading_of_lattices_is_passed_on_and_recorded(folder):
+    result = invoke(folder, str(folder / "*.png"), "--methods", "gam", "--lattice", "keep")
+    assert result.exit_code == 0, result.output
+    assert json.loads((folder / "out" / "sanity.json").read_text())["lattice"] == "keep"
+
+
+def test_maps_of_both_readings_are_those_of_the_lens():
+    look, shown = Lens(skipping().double(), blocks=["0", "1"]), list(pictures(X))
+    assert list(look.lattices) == ["0"]
+    made = {}
+    for reading in ("read", "keep"):
+        made[reading] = compared_maps.of_classes(look, shown, ["gam"], target=0, batch=6, lattice=reading)(look)["gam"]
+        assert torch.equal(made[reading], look.classify(X, 0, n=2, lattice=reading).maps)
+        pairs = compared_maps.of_pairs(look, shown[:3], shown[3:], ["gam"], batch=3, lattice=reading)(look)["gam"]
+        expected = look.compare(X[:3], X[3:], n=2, lattice=reading)
+        assert torch.equal(pairs[::2], expected.x.maps)
+        assert torch.equal(pairs[1::2], expected.y.maps)
+    assert not torch.allclose(made["read"], made["keep"])
 
 
 @pytest.mark.parametrize(
@@ -247,6 +268,7 @@ def test_command(folder):
         (["{at}/*.png", "--methods", "gamm"], "did you mean 'gam'"),
         (["{at}/*.png", "--methods", "vdsn"], "explains pairs only"),
         (["{at}/*.png", "--methods", ","], "at least one method"),
+        (["{at}/*.png", "--lattice", "kept"], "'kept'"),
         (["{at}/*.png", "-n", "9"], "n=9 blocks were asked for"),
     ],
 )

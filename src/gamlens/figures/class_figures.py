@@ -33,8 +33,8 @@ def overview(request: FigureRequest) -> Grid:
     trace = lens.trace(one.image, [targets] if targets else None, n=n)
     if not targets:
         trace = trace.retarget([[guess.index for guess in trace.top(MOST_CLASSES)[0]]])
-    found = trace.explain("gam", n)
-    pair = lens.compare(x.image, y.image, score=request.score, n=n)
+    found = trace.explain("gam", n, lattice=request.lattice)
+    pair = lens.compare(x.image, y.image, score=request.score, n=n, lattice=request.lattice)
     rows = (
         [photo(found), *(heat(found, row) for row in range(len(found)))],
         [photo(pair.x), photo(pair.y), heat(pair.x), heat(pair.y)],
@@ -68,7 +68,7 @@ def depth(request: FigureRequest) -> Grid:
     for example in targeted_examples(request):
         trace = request.trace(example, numbers[-1])
         for method in FIGURE_METHODS:
-            results = [trace.explain(method, n) for n in numbers]
+            results = [trace.explain(method, n, lattice=request.lattice) for n in numbers]
             name = results[0].names[0]
             shown = replace(photo(results[0]), caption="" if one else name) if method == FIGURE_METHODS[0] else None
             rows.append((shown, *map(heat, results)))
@@ -89,10 +89,10 @@ def small(request: FigureRequest) -> Grid:
     rows, labels = [], []
     for example in targeted_examples(request):
         trace = request.trace(example, most)
-        means = [trace.explain("gam", n) for n in range(2, most + 1)]
+        means = [trace.explain("gam", n, lattice=request.lattice) for n in range(2, most + 1)]
         blocks = reversed(means[-1].blocks)
         single = (heat(means[-1], block=name, caption=inside(means[-1], example, block=name)) for name in blocks)
-        others = (*means, trace.explain("grad_cam", request.others))
+        others = (*means, trace.explain("grad_cam", request.others, lattice=request.lattice))
         rows.append((photo(means[0]), *single, *(heat(own, caption=inside(own, example)) for own in others)))
         labels.append(means[0].names[0])
     depths = ("L (n=1)", "L-1", "L-2")[:most]
@@ -134,13 +134,18 @@ def sanity(request: FigureRequest) -> Grid:
     With `request.digits` a further row shows what random labels do: see `_digits`.
     """
     lens, examples = request.lens, targeted_examples(request)
-    trained = [lens.classify(e.image, None if e.target is None else [e.target], n=request.n) for e in examples]
+    trained = [
+        lens.classify(e.image, None if e.target is None else [e.target], n=request.n, lattice=request.lattice)
+        for e in examples
+    ]
     columns = {"As trained": [result.full().numpy() for result in trained]}
     image = lens.prepare(examples[0].image).batches[0]
     for state in states(lens, parts(lens, image), modes=MODES[:1]):
         name = f"{'' if state.step == 1 else '+ '}{state.part} random"
         columns[name] = [
-            state.lens.classify(example.image, result.targets.tolist(), n=request.n).full().numpy()
+            state.lens.classify(example.image, result.targets.tolist(), n=request.n, lattice=request.lattice)
+            .full()
+            .numpy()
             for example, result in zip(examples, trained, strict=True)
         ]
     grid = strips(

@@ -37,7 +37,10 @@ def similarity(request: FigureRequest) -> Grid:
     found: list[FoundPlaces] = []
     for x, y in example_pairs(request):
         trace = request.lens.trace_pair(x.image, y.image, n=request.most)
-        both = [trace.explain(name, request.blocks_of(name), score=request.score) for name in PAPER_METHODS]
+        both = [
+            trace.explain(name, request.blocks_of(name), score=request.score, lattice=request.lattice)
+            for name in PAPER_METHODS
+        ]
         found.append((x, x.title or request.score, [result.x for result in both]))
         found.append((y, y.title or request.score, [result.y for result in both]))
     return replace(_grid(request, found, masks=False), breaks=tuple(range(2, len(found), 2)))

@@ -38,7 +38,9 @@ def negative(request: FigureRequest) -> Grid:
     groups = []
     for x, y in example_pairs(request):
         trace = request.lens.trace_pair(x.image, y.image, n=1)
-        gam, cam = (trace.explain(name, 1, score=request.score) for name in ("gam", "grad_cam"))
+        gam, cam = (
+            trace.explain(name, 1, score=request.score, lattice=request.lattice) for name in ("gam", "grad_cam")
+        )
         groups.append((f"{request.score} {float(gam.scores[0]):.2f}", 2))
         for own, other, side in zip((gam.x, gam.y), (cam.x, cam.y), trace.sides(request.score), strict=True):
             columns.append(_diagnosis(own, other, side))
@@ -57,7 +59,7 @@ def layers(request: FigureRequest) -> Grid:
     trace = request.lens.trace_pair(x.image, y.image, n=min(4, len(request.lens.blocks)))
     rows, labels = [], []
     for place, name in enumerate(reversed(trace.blocks)):
-        pair = trace.explain("gam", place + 1, score=request.score)
+        pair = trace.explain("gam", place + 1, score=request.score, lattice=request.lattice)
         both = (pair.x, pair.y)
         sums = [side.sums(name) for side in trace.sides(request.score)]
         own = [heat(result, block=name) for result in both]
@@ -109,7 +111,10 @@ def _methods_beside(request: FigureRequest, methods: tuple[str, ...]) -> Grid:
     rows, labels = [], []
     for x, y in example_pairs(request):
         trace = request.lens.trace_pair(x.image, y.image, n=request.most)
-        results = {name: trace.explain(name, request.blocks_of(name), score=request.score) for name in methods}
+        results = {
+            name: trace.explain(name, request.blocks_of(name), score=request.score, lattice=request.lattice)
+            for name in methods
+        }
         labels += [f"{request.score} {float(results['gam'].scores[0]):.3g}", ""]
         for side, example, part in zip("xy", (x, y), trace.sides(request.score), strict=True):
             own = {name: getattr(result, side) for name, result in results.items()}

@@ -59,6 +59,7 @@ class FigureRequest:
         others: The number of last blocks for the other methods.
         score: The pair score.
         threshold: A map value from 0 to 1; boxes and masks are drawn around the pixels of at least this value.
+        lattice: How blocks are read of which the network uses only some positions, as in `Trace.explain`.
         digits: MNIST's images (N,28,28) and labels (N,), for rows of random labels in the figure "sanity"; or None.
     """
 
@@ -70,6 +71,7 @@ class FigureRequest:
     score: str = "cosine"
     threshold: float = 0.25
     digits: Digits | None = None
+    lattice: str = "read"
 
     def blocks_of(self, method: str) -> int:
         """The number of blocks for a method. For a model with one block, the default PAPER_N becomes 1."""
@@ -92,7 +94,7 @@ class FigureRequest:
 
     def explain(self, trace: Trace, methods: tuple[str, ...]) -> dict[str, Explanation]:
         """Explain a trace by each method, with that method's own number of blocks: {method: explanation}."""
-        return {name: trace.explain(name, self.blocks_of(name)) for name in methods}
+        return {name: trace.explain(name, self.blocks_of(name), lattice=self.lattice) for name in methods}
 
 
 def targeted_examples(request: FigureRequest) -> tuple[Example, ...]:

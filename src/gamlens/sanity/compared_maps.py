@@ -39,8 +39,9 @@ def edges(batch: Tensor) -> Tensor:
 
 
 def of_classes(
-    lens: Lens, pictures: Sequence[Picture], names: Sequence[str], *, target: Any = None, n: int = 2, batch: int = 8
-) -> MakeMaps:
+    lens: Lens, pictures: Sequence[Picture], names: Sequence[str], *,
+    target: Any = None, n: int = 2, batch: int = 8, lattice: str = "read",
+) -> MakeMaps:  # fmt: skip
     """Return a function that computes the maps of these images with any lens, for one fixed class per image.
 
     Args:
@@ -50,6 +51,7 @@ def of_classes(
         target: The class, or one class per image; None for the top class of the original model.
         n: The number of last blocks.
         batch: Images per forward.
+        lattice: How blocks are read of which the network uses only some positions, as in `Trace.explain`.
     """
     _check(names)
     wanted = targets.per_image(target, len(pictures))
@@ -66,7 +68,7 @@ def of_classes(
     def maps(look: Lens, part: Sequence[Picture], aims: Sequence[int]) -> MethodMaps:
         read = [name for name in names if methods.find(name).kind != "input"]
         trace = look.trace(part, aims, n=n, keep_graph=False) if read else None
-        found = {name: trace.explain(name, n).maps for name in read} if trace is not None else {}
+        found = {name: trace.explain(name, n, lattice=lattice).maps for name in read} if trace is not None else {}
         return {name: found[name] if name in found else look.classify(part, aims, method=name).maps for name in names}
 
     return lambda look: _joined(maps, look, groups, pieces(chosen, batch)) | {EDGES: control}
@@ -74,7 +76,7 @@ def of_classes(
 
 def of_pairs(
     lens: Lens, x: Sequence[Picture], y: Sequence[Picture], names: Sequence[str], *,
-    score: str = "cosine", n: int = 2, batch: int = 8,
+    score: str = "cosine", n: int = 2, batch: int = 8, lattice: str = "read",
 ) -> MakeMaps:  # fmt: skip
     """Like `of_classes`, for the similarity of the pairs x[i], y[i]. Rows of maps alternate: x0, y0, x1, y1, ..."""
     _check(names, pairs=True)
@@ -86,8 +88,10 @@ def of_pairs(
         trace.release()
         found = {}
         for name in names:
-            own = methods.find(name).kind == "input"
-            result = look.compare(left, right, method=name, score=score) if own else trace.explain(name, n, score=score)
+            if methods.find(name).kind == "input":
+                result = look.compare(left, right, method=name, score=score)
+            else:
+                result = trace.explain(name, n, score=score, lattice=lattice)
             found[name] = _alternating(result.x.maps, result.y.maps)
         return found
 
