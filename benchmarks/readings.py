@@ -31,7 +31,7 @@ from gamlens.data import load
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.paper_numbers import paper_of
-from gamlens.evaluation.protocol import Protocol, choices, units
+from gamlens.evaluation.protocol import CHOICES, Protocol, units
 from gamlens.evaluation.run_scores import CONFIDENCE_KINDS
 from gamlens.evaluation.runs import set_input
 from gamlens.evaluation.table_files import markdown
@@ -42,7 +42,7 @@ CONTROLS = ("blank", "centre")
 WANTED = ("ADP", "PIC", "IoU")
 TASKS = ("classification", "cosine", "dot")
 FOLDERS = {"resnet50": "ILSVRC", "densenet201": "imagenette"}
-# The choices that matter, by (kind, whether pairs are explained). One that this version does not have is left out.
+# The choices that matter, by (kind, whether pairs are explained).
 OPEN: dict[tuple[str, bool], tuple[str, ...]] = {
     ("objective", False): ("input", "fill", "lattice"),
     ("objective", True): ("input", "fill", "masked", "lattice"),
@@ -77,7 +77,7 @@ class Reading:
         changed = [
             f"{name}={getattr(self.protocol, name)}"
             for name in OPEN[self.protocol.kind, self.protocol.task != "classification"]
-            if hasattr(usual, name) and getattr(self.protocol, name) != getattr(usual, name)
+            if getattr(self.protocol, name) != getattr(usual, name)
         ]
         words = [self.blocks, *changed, "probability" if self.confidence == "probability" else ""]
         return ", ".join(filter(None, words)) or "as usual"
@@ -86,7 +86,7 @@ class Reading:
 def protocols(kind: str, task: str, methods: tuple[str, ...], *, one: bool) -> Iterator[Protocol]:
     """The protocols of a task: every combination of the open choices; with `one`, those that change at most one."""
     usual = Protocol(kind, task, methods, pairs="neighbour")
-    known = {name: choices()[name] for name in OPEN[kind, task != "classification"] if name in choices()}
+    known = {name: CHOICES[name] for name in OPEN[kind, task != "classification"]}
     for values in product(*known.values()):
         made = replace(usual, **dict(zip(known, values, strict=True)))
         if not one or sum(getattr(made, name) != getattr(usual, name) for name in known) <= 1:

@@ -9,32 +9,28 @@ import readings
 import torch
 
 from gamlens import Lens
-from gamlens.evaluation.protocol import CHOICES, Protocol
+from gamlens.evaluation.protocol import Protocol
 from gamlens.evaluation.tables import Cell, Setting
 from gamlens.metrics import Interval
 
 METHODS = ("gam", "grad_cam")
 
 
-def crossed(*names: str) -> int:
-    """How many combinations these choices have; one that this version does not have counts as a single one."""
-    count = 1
-    for name in names:
-        count *= len(CHOICES.get(name, ("",)))
-    return count
-
-
-def test_every_combination_is_read_once() -> None:
-    for task, names in (
-        ("classification", ("input", "fill", "lattice")),
-        ("dot", ("input", "fill", "masked", "lattice")),
-    ):
-        made = list(readings.protocols("objective", task, METHODS, one=False))
-        assert len(made) == len(set(made)) == crossed(*names)
-        few = list(readings.protocols("objective", task, METHODS, one=True))
-        known = [name for name in names if name in CHOICES]
-        assert len(few) == 1 + sum(len(CHOICES[name]) - 1 for name in known)
-        assert made[0] == few[0] == Protocol("objective", task, METHODS, pairs="neighbour")
+@pytest.mark.parametrize(
+    ("kind", "task", "combinations", "single"),
+    [
+        ("objective", "classification", 8, 4),  # input, fill, lattice
+        ("objective", "dot", 16, 5),  # input, fill, masked, lattice
+        ("localization", "classification", 4, 3),  # input, lattice
+        ("localization", "dot", 4, 3),
+    ],
+)
+def test_every_combination_is_read_once(kind: str, task: str, combinations: int, single: int) -> None:
+    made = list(readings.protocols(kind, task, METHODS, one=False))
+    assert len(made) == len(set(made)) == combinations
+    few = list(readings.protocols(kind, task, METHODS, one=True))
+    assert len(few) == len(set(few)) == single
+    assert made[0] == few[0] == Protocol(kind, task, METHODS, pairs="neighbour")
 
 
 def test_readings_of_both_networks() -> None:
