@@ -38,7 +38,6 @@ from gamlens.evaluation.table_files import markdown
 from gamlens.methods import METHODS
 
 ASKED = ("gam", "grad_cam", "grad_cam_pp", "grad_cam_pp_literal")
-PAPER_NAMES = {"grad_cam_pp_literal": "grad_cam_pp"}  # the paper ran Grad-CAM++ with its exp(score)
 CONTROLS = ("blank", "centre")
 WANTED = ("ADP", "PIC", "IoU")
 TASKS = ("classification", "cosine", "dot")
@@ -150,10 +149,9 @@ def paper_line(protocol: Protocol, metric: str, model: str) -> dict[str, float]:
     found = {}
     for method in protocol.methods:
         for n in protocol.n:
-            name = PAPER_NAMES.get(method, method)
-            known = paper_of(protocol.task, "ilsvrc", protocol.subset, metric, model, name, n)
+            known = paper_of(protocol.task, "ilsvrc", protocol.subset, metric, model, method, n)
             if known is not None:
-                found[f"{method} n={n}"] = known[1]
+                found[f"{method} n={n}"] = known.value
     return found
 
 

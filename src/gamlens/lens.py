@@ -26,6 +26,7 @@ from gamlens.fuse import Fusion, at_least_float32, without_autocast
 from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, normalise_on, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
+from gamlens.lattice import Lattice
 from gamlens.methods import METHODS
 from gamlens.models import Network, NetworkLayout, Output
 from gamlens.models.devices import chosen_device
@@ -179,6 +180,14 @@ class Lens:
     def layout(self) -> NetworkLayout:
         """What was found in the network: its stages with their shapes and strides, and the embedding."""
         return self._hooked.layout
+
+    @property
+    def lattices(self) -> Mapping[str, Lattice]:
+        """The blocks of which the network reads only every second (or s-th) row and column, and which ones.
+
+        They are those at the input size of the lens; a trace has those at the size of its images.
+        """
+        return self._hooked.known_lattices(self.transform.size if isinstance(self.transform, Transform) else None)
 
     def to(self, device: str | torch.device) -> Lens:
         """Move the model to a device, with "auto" to a GPU where there is one; returns the lens itself."""

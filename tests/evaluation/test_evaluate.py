@@ -438,23 +438,27 @@ def test_contests(lens: Lens, root: Path) -> None:
     assert len(header) == len(lines[0])
 
 
-SLICE = {"gam": (56.73, 56.18, 55.61), "grad_cam_pp": (55.93, 46.82, 44.44), "grad_cam": (56.46, 46.72, 45.39)}
+SLICE = {  # mean IoU of fifty images at the threshold 0.25, n = 1, 2, 3, for both readings of lattices
+    "keep": {"gam": (57.69, 57.30, 56.56), "grad_cam_pp": (56.43, 48.89, 46.41), "grad_cam": (57.53, 49.35, 47.43)},
+    "read": {"gam": (57.69, 57.06, 58.29), "grad_cam_pp": (56.43, 50.78, 45.98), "grad_cam": (57.53, 48.47, 47.49)},
+}
 
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_a_slice_of_the_reference(shared_weights: Path, shared_data: Path) -> None:
-    """A hundred real images, n = 1, 2, 3: mean IoU at 0.25, pinned from the GPU run that met the reference."""
+@pytest.mark.parametrize("lattice", SLICE)
+def test_a_slice_of_the_reference(lattice: str, shared_weights: Path, shared_data: Path) -> None:
+    """Fifty real images, pinned from the GPU run whose thousand images met the reference figures."""
     import real
 
     lens, dataset = real.lens("resnet50"), load("ilsvrc", shared_data / "ILSVRC")
-    protocol = Protocol("localization", methods=tuple(SLICE), n=(1, 2, 3))
-    items = units(dataset, protocol)[:100]
+    protocol = Protocol("localization", methods=tuple(SLICE[lattice]), n=(1, 2, 3), lattice=lattice)
+    items = units(dataset, protocol)[:50]
     rows = [row for part in evaluate(lens, items, protocol, batch=20) for row in part]
-    run, at = results.collect(results.describe(lens, dataset, protocol, 100), rows), metrics.THRESHOLDS.index(0.25)
-    found = {m: tuple(100 * float(run.groups[m, n]["iou"][:, at].mean()) for n in (1, 2, 3)) for m in SLICE}
-    for method, expected in SLICE.items():
-        assert found[method] == pytest.approx(expected, abs=0.1), method
+    run, at = results.collect(results.describe(lens, dataset, protocol, 50), rows), metrics.THRESHOLDS.index(0.25)
+    found = {m: tuple(100 * float(run.groups[m, n]["iou"][:, at].mean()) for n in (1, 2, 3)) for m in SLICE[lattice]}
+    for method, expected in SLICE[lattice].items():
+        assert found[method] == pytest.approx(expected, abs=0.15), method
 
 
 def test_names_that_are_not_utf_8_are_error_rows_of_a_run(lens: Lens, root: Path, tmp_path: Path) -> None:

@@ -167,8 +167,9 @@ def blocks(
     if aside := {stage.grid.aside for stage in found.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
 
-    for name, lattice in lattices.items():
-        say(f"lattice    {name}: {lattice}; its map is made of these positions (--lattice keep: of all)")
+    for lattice in dict.fromkeys(lattices.values()):
+        names = ", ".join(name for name, own in lattices.items() if own == lattice)
+        say(f"lattice    {names}: {lattice}; maps are made of these positions (--lattice keep: of all)")
 
 
 def _show_classes(results: list[work.FileResult]) -> None:

@@ -128,7 +128,7 @@ def evaluate_run(
         about["device"] = f"that of each worker ({where.name})"
     if said := left_out_note(about):
         warn(said)
-    unsaid = {"device": about["device"], "protocol": UNSAID}
+    unsaid = {"device": about["device"], "protocol": _unsaid(lens, protocol)}
     with RunFolder(place, about, suffix=results.SUFFIX, fresh=fresh, unsaid=unsaid) as folder:
         errors = _check_parts(folder, pieces(items, chunk))
         if (known := _summary(folder)) is not None:
@@ -149,6 +149,16 @@ def evaluate_run(
         summary = {"items": len(items), "errors": results.errors_in(folder), "resumed_at": already}
         folder.finish(summary)
         return {**summary, "measured": len(items) - already}
+
+
+def _unsaid(lens: Lens, protocol: Protocol) -> dict[str, Any]:
+    """What a run was measured with whose run.json lacks a field. Where a field makes no difference, any value will do.
+
+    The hold-out of pairs makes none for classes, and the reading of lattices none for a network without any.
+    """
+    same = ["hold_out_by"] if protocol.task == "classification" else []
+    same += [] if lens.lattices else ["lattice"]
+    return UNSAID | {name: getattr(protocol, name) for name in same}
 
 
 def _check_parts(folder: RunFolder, chunks: Sequence[Sequence[Unit]]) -> int:

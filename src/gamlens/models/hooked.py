@@ -286,6 +286,11 @@ class HookedModel:
         known = self._lattices.get(size, {})
         return {name: lattice for name in record.blocks if (lattice := known.get(name)) is not None}
 
+    def known_lattices(self, size: tuple[int, int] | None) -> Mapping[str, Lattice]:
+        """The lattices that were found at an input size (H,W); at the first size that was tried for None."""
+        at_size = self._lattices.get(size) if size is not None else next(iter(self._lattices.values()), None)
+        return {name: lattice for name, lattice in (at_size or {}).items() if lattice is not None}
+
     def _find_lattices(self, batch: Tensor, points: Sequence[LayerPoint], grids: Mapping[str, TokenGrid]) -> None:
         """Find out which positions of blocks the network reads at the size of `batch`, and remember it."""
         at_size = self._lattices.setdefault((int(batch.shape[-2]), int(batch.shape[-1])), {})
