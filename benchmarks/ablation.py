@@ -17,7 +17,7 @@ import torch
 
 from gamlens.data import load
 from gamlens.evaluation import results
-from gamlens.evaluation.ablation import Plan, measures, table, table_of, write
+from gamlens.evaluation.ablation import Plan, fusion_gains, measures, table, table_of, write
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import units
 from gamlens.evaluation.table_files import markdown
@@ -39,7 +39,7 @@ def run(name: str, plan: Plan, options: Any) -> None:
     about = results.describe(lens, dataset, protocol, len(items))
     about |= {"model": name, "data": FOLDERS[name], "seconds": time.perf_counter() - start, "device": options.device}
     found = table(rows, about, plan)
-    write(found, plan, options.out / name, about)
+    write(found, plan, options.out / name, about, fusion_gains(rows, about, plan))
     print(f"## {name}, {len(items)} items of {FOLDERS[name]}\n")
     for measure in measures(found):
         print(markdown(*table_of(found, plan, measure)))

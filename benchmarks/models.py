@@ -61,6 +61,9 @@ family of timm. The table was made with random weights by `make models`. Its col
   ([performance.md](performance.md#pairs-at-scale)). It was checked that in every case the embedding depends on the
   image through the last block alone.
 
+Networks that skip positions of a block, as the original ResNet does in the first 1 x 1 convolution of a stage, are in
+[methods.md](methods.md#blocks-that-are-read-in-part); `gamlens blocks MODEL` prints a line `lattice` for each of them.
+
 A plain name (`layer4`) is the output of that module, and `fc:input` the input of the module `fc`. `features:relu` is
 what the function `relu` makes of the output of `features`, where the network has no module for it; `a:cat:cat` has two
 such functions, one after the other. The ending `:nhwc` says that channels come last, and `output` is the output of the

@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(FOLDERS), choices=list(FOLDERS))
     parser.add_argument("--tasks", nargs="*", default=TASKS, choices=TASKS)
     parser.add_argument("--methods", nargs="*", default=ASKED)
+    parser.add_argument("--kinds", nargs="*", help="only these kinds of evaluation (default: all)")
     parser.add_argument("--one", action="store_true", help="change one choice at a time, in place of all combinations")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--limit", type=int, help="measure only this many items, the first ones (default: all)")
@@ -191,6 +192,8 @@ def main() -> None:
     lines: list[dict[str, Any]] = []
     for model, task in product(options.models, options.tasks):
         for group in readings(model, task, tuple(options.methods), one=options.one):
+            if options.kinds and group[0].protocol.kind not in options.kinds:
+                continue
             lines += measure(group, options)
             if options.json:
                 options.json.write_text(json.dumps(lines, indent=1))

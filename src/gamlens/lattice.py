@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gamlens.errors import GamlensError, near
@@ -52,15 +51,11 @@ class Lattice:
         Returns:
             (B,H,W).
         """
-        places = []
         for axis in (0, 1):
             pixels = torch.arange(size[axis], device=maps.device, dtype=maps.dtype)
             inside = (pixels + 0.5) * (cells[axis] / size[axis]) - 0.5  # in positions of the block, 0 to h - 1
-            among_read = (inside - self.offset[axis]) / self.step[axis]
-            places.append((2 * among_read + 1) / maps.shape[axis + 1] - 1)  # the ends of the map are at -1 and 1
-        rows, columns = torch.meshgrid(*places, indexing="ij")
-        grid = torch.stack([columns, rows], dim=-1).expand(len(maps), -1, -1, -1)
-        return F.grid_sample(maps[:, None], grid, mode="bicubic", padding_mode="border", align_corners=False)[:, 0]
+            maps = _interpolate(maps, axis + 1, (inside - self.offset[axis]) / self.step[axis])
+        return maps
 
     def record(self) -> dict[str, Any]:
         """What files say about it."""
@@ -72,15 +67,33 @@ class Lattice:
         return f"only {read} is read"
 
 
+def _interpolate(maps: Tensor, dim: int, places: Tensor) -> Tensor:
+    """Cubic interpolation along one dimension, at `places` (H,) counted in values of that dimension: n values -> H.
+
+    The weights are those of torch's bicubic mode (a = -0.75); beyond the borders, the last value is repeated.
+    `F.grid_sample` would do the same, but has no bicubic mode on Apple's GPUs.
+    """
+    first = places.floor()
+    t, total = places - first, torch.zeros((), device=maps.device, dtype=maps.dtype)
+    for shift, distance in ((-1, 1 + t), (0, t), (1, 1 - t), (2, 2 - t)):
+        if shift in (0, 1):
+            weight = (1.25 * distance - 2.25) * distance * distance + 1
+        else:
+            weight = ((-0.75 * distance + 3.75) * distance - 6) * distance + 3
+        index = (first.long() + shift).clamp(0, maps.shape[dim] - 1)
+        total = total + maps.index_select(dim, index) * (weight[:, None] if dim == 1 else weight)
+    return total
+
+
 def find_lattice(read: Tensor) -> Lattice | None:
     """The lattice that the network reads of a block, or None if it reads whole rows and columns or too little is known.
 
     Args:
         read: bool (h,w), whether the gradient of a position was not zero for any channel of any image that was tried.
 
-    A lattice is found where the rows that are read have one distance from each other, the columns too, one of the
-    distances is at least 2, and at least half of the lattice was read. A position of the lattice may be missing, since
-    a ReLU can switch one off; a position beside it may not be read in any image.
+    A lattice is found where the rows that are read have one distance from each other and reach from border to border,
+    the columns too, one of the distances is at least 2, and at least half of the lattice was read. A position of the
+    lattice may be missing, since a ReLU can switch one off; a position beside it may not be read in any image.
     """
     axes = [_progression(read.any(dim=1 - axis)) for axis in (0, 1)]
     rows, columns = axes
@@ -98,14 +111,15 @@ def check_reading(lattice: str) -> None:
 
 
 def _progression(used: Tensor) -> tuple[int, int] | None:
-    """The first index and the distance of the indices where `used` (n,) is true, if they have one distance."""
+    """The first index and the distance of the indices where `used` (n,) is true, if they are a lattice of all n."""
     places = used.nonzero()[:, 0].tolist()
     if len(places) == len(used):
         return 0, 1
     steps = {after - before for before, after in pairwise(places)}
     if len(steps) != 1 or (step := steps.pop()) == 1:
         return None  # nothing, a single place, or a part without gaps: a border that is not read
-    return places[0], step
+    reaches = places[0] < step and places[-1] + step >= len(used)
+    return (places[0], step) if reaches else None
 
 
 def _ordinal(number: int) -> str:

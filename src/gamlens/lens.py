@@ -26,7 +26,7 @@ from gamlens.fuse import Fusion, at_least_float32, without_autocast
 from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, normalise_on, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
-from gamlens.lattice import Lattice
+from gamlens.lattice import Lattice, check_reading
 from gamlens.methods import METHODS
 from gamlens.models import Network, NetworkLayout, Output
 from gamlens.models.devices import chosen_device
@@ -185,9 +185,10 @@ class Lens:
     def lattices(self) -> Mapping[str, Lattice]:
         """The blocks of which the network reads only every second (or s-th) row and column, and which ones.
 
-        They are those at the input size of the lens; a trace has those at the size of its images.
+        They are those at the size of `transform`; {} if that is a function, which has no size. A trace has those at the
+        size of its images.
         """
-        return self._hooked.known_lattices(self.transform.size if isinstance(self.transform, Transform) else None)
+        return self._hooked.lattices(self.transform.size) if isinstance(self.transform, Transform) else {}
 
     def to(self, device: str | torch.device) -> Lens:
         """Move the model to a device, with "auto" to a GPU where there is one; returns the lens itself."""
@@ -254,6 +255,8 @@ class Lens:
             >>> result.index.tolist(), result.names[:2]
             ([0, 0, 1], ['cat', 'dog'])
         """
+        if lattice != "read":
+            check_reading(lattice)
         if batch_size is not None and batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         if isinstance(images, ModelInput) and batch_size is not None:

@@ -15,7 +15,7 @@ from gamlens import GamlensError, Lens, Transform, metrics
 from gamlens.cli import app
 from gamlens.data import load, small
 from gamlens.evaluation import measure, results
-from gamlens.evaluation.ablation import Plan, measures, table, write
+from gamlens.evaluation.ablation import Plan, fusion_gains, measures, table, write
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import CONTROL, JOINED, Protocol, units
 from gamlens.evaluation.runs import evaluate_run
@@ -108,6 +108,33 @@ def test_tables_and_plot(run, lens, tmp_path):
     cells = json.loads((tmp_path / "ablation.json").read_text())["cells"]
     one = next(c for c in cells if (c["method"], c["n"], c["fuse"], c["measure"]) == ("gam", 2, "max", "ADP"))
     assert one["mean"] == pytest.approx(found["gam", 2, "max"]["ADP"].value.mean)
+
+
+def test_fusions_are_compared_item_by_item(run, lens, tmp_path):
+    rows, about, _ = run
+    gains = fusion_gains(rows, about, PLAN)
+    assert set(gains) == {(m, n, f) for m in PLAN.methods for n in range(2, len(lens.blocks) + 1) for f in JOINED[1:]}
+
+    def drops(how):
+        own = [row for row in rows if not row["error"] and (row["method"], row["n"], row["fuse"]) == ("gam", 2, how)]
+        return {row["item"]: (row["before_logit"], row["after_logit"]) for row in own}
+
+    mean, product = drops("mean"), drops("product")
+    rises = [100.0 * ((product[item][1] > whole) - float(kept > whole)) for item, (whole, kept) in mean.items()]
+    assert gains["gam", 2, "product"]["PIC"].mean == pytest.approx(sum(rises) / len(rises))
+    positive = {item: both for item, both in mean.items() if both[0] > 0}
+    less = [
+        100 * (max(0.0, whole - kept) - max(0.0, whole - product[item][1])) / whole
+        for item, (whole, kept) in positive.items()
+    ]
+    assert less, "an image with a positive logit is needed"
+    assert gains["gam", 2, "product"]["ADP"].mean == pytest.approx(sum(less) / len(less)), "plus is better"
+    write(table(rows, about, PLAN), PLAN, tmp_path, about, gains)
+    cells = json.loads((tmp_path / "ablation.json").read_text())["cells"]
+    of = {c["fuse"]: c["against"] for c in cells if (c["method"], c["n"], c["measure"]) == ("gam", 2, "ADP")}
+    assert of["mean"] is None
+    assert of["product"]["fuse"] == "mean"
+    assert of["product"]["mean"] == gains["gam", 2, "product"]["ADP"].mean
 
 
 def test_a_model_with_one_block(root):

@@ -308,7 +308,7 @@ def ablate(
             progress(len({row["item"] for row in rows}), 0)
     about = results.describe(lens, dataset, protocol, len(items))
     found = ablation.table(rows, about, plan)
-    written = ablation.write(found, plan, out, about)
+    written = ablation.write(found, plan, out, about, ablation.fusion_gains(rows, about, plan))
     for name in ablation.measures(found):
         say_table(*ablation.table_of(found, plan, name))
     say(f"{len(written)} files were written; open {out / 'ablation.png'}")

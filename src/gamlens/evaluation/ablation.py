@@ -1,7 +1,7 @@
 """The ablation: how many blocks are best, and how should they be joined? Tables and plots by method, n and fusion."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,17 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.measure import MapKey
 from gamlens.evaluation.metric_columns import metrics_of
 from gamlens.evaluation.protocol import ABLATED_KINDS, CONTROL, JOINED, Protocol
-from gamlens.evaluation.results import collect
+from gamlens.evaluation.results import Run, collect
+from gamlens.evaluation.run_scores import Score, scores
 from gamlens.evaluation.table_files import TextTable, draw_charts, write_files
 from gamlens.evaluation.table_notes import counts_note, interval_note
 from gamlens.evaluation.tables import Cell, cells, check_confidence, shown
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, names
+from gamlens.metrics import Difference
 
 AblationCells = Mapping[MapKey, Mapping[str, Cell]]  # {(method, n, fusion): {measure: cell}}
+FusionGains = Mapping[MapKey, Mapping[str, Difference]]  # {(method, n, fusion): {measure: gain over the first fusion}}
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,40 @@ class Plan:
 def table(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> AblationCells:
     """Every metric of every method, n and fusion, and of the controls."""
     found: dict[MapKey, dict[str, Cell]] = {}
-    for name in (*plan.fusions, CONTROL):
-        own = [row for row in rows if not row["error"] and row["fuse"] == name]
-        mine = [{column: value for column, value in row.items() if column != "fuse"} for row in own]
-        for kind in ABLATED_KINDS if mine else ():
-            described = {**about, "protocol": {**about["protocol"], "kind": kind}}
-            for cell in cells(collect(described, mine), confidence=plan.confidence):
-                found.setdefault((cell.method, cell.n, name), {})[cell.metric] = cell
+    for name, run in _runs(rows, about, plan):
+        for cell in cells(run, confidence=plan.confidence):
+            found.setdefault((cell.method, cell.n, name), {})[cell.metric] = cell
     if not found:
         why = next((row["error"] for row in rows if row["error"]), "there is none.")
         raise GamlensError(f"No item of {len(rows)} could be measured; the first error: {why}")
     return found
+
+
+def fusion_gains(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> FusionGains:
+    """The paired difference of every fusion to the first one of the plan, at the same method and n > 1.
+
+    Its sign is turned so that plus is better. Intervals resample whole images or pairs, as those of `table` do.
+    """
+    measured: dict[MapKey, dict[str, Score]] = {}
+    for name, run in _runs(rows, about, plan):
+        for (method, n), columns in run.groups.items():
+            own = {score.metric.title: score for score in scores(run, columns, confidence=plan.confidence)}
+            measured.setdefault((method, n, name), {}).update(own)
+    found: dict[MapKey, dict[str, Difference]] = {}
+    for (method, n, name), own in measured.items():
+        first = measured.get((method, n, plan.fusions[0]), {})
+        if n > 1 and name != plan.fusions[0]:
+            found[method, n, name] = {title: own[title].gain_over(first[title]) for title in own if title in first}
+    return found
+
+
+def _runs(rows: Sequence[ResultRow], about: Mapping[str, Any], plan: Plan) -> Iterator[tuple[str, Run]]:
+    """One run per fusion and kind of evaluation, and for the controls: the name of the fusion, and the run."""
+    for name in (*plan.fusions, CONTROL):
+        own = [row for row in rows if not row["error"] and row["fuse"] == name]
+        mine = [{column: value for column, value in row.items() if column != "fuse"} for row in own]
+        for kind in ABLATED_KINDS if mine else ():
+            yield name, collect({**about, "protocol": {**about["protocol"], "kind": kind}}, mine)
 
 
 def measures(found: AblationCells) -> dict[str, str]:
@@ -136,13 +162,24 @@ def curves(found: AblationCells, plan: Plan) -> Image.Image:
     return draw_charts(rows, plan.fusions, cell=320)
 
 
-def write(found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, Any]) -> list[Path]:
-    """Write ablation.json, table.md, one CSV file per metric and ablation.png; returns the files."""
+def write(
+    found: AblationCells, plan: Plan, folder: Path, about: Mapping[str, Any], gains: FusionGains | None = None
+) -> list[Path]:
+    """Write ablation.json, table.md, one CSV file per metric and ablation.png; returns the files.
+
+    ablation.json has for every number its paired gain over n = 1 (`gain`), and the `gains` over the first fusion at the
+    same n (`against`) where they are given; see `fusion_gains`.
+    """
+    over = {
+        (*key, measure): {"fuse": plan.fusions[0], **vars(gain)}
+        for key, own in (gains or {}).items() for measure, gain in own.items()
+    }  # fmt: skip
     tables = {f"{name}.csv": table_of(found, plan, measure) for measure, name in measures(found).items()}
     records = [
         {"method": method, "n": n, "fuse": name, "measure": measure, "mean": cell.value.mean, "low": cell.value.low,
          "high": cell.value.high, "items": cell.value.n, "threshold": cell.threshold, "left_out": cell.left_out,
-         "gain": cell.gain and {"over_n": cell.base, **vars(cell.gain)}}
+         "gain": cell.gain and {"over_n": cell.base, **vars(cell.gain)},
+         "against": over.get((method, n, name, measure))}
         for (method, n, name), own in found.items() for measure, cell in own.items()
     ]  # fmt: skip
     described = {**about, "plan": vars(plan), "cells": records}

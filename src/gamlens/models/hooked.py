@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -21,13 +21,14 @@ from gamlens.errors import GamlensError, Registry, warn
 from gamlens.lattice import Lattice
 from gamlens.methods import Method
 from gamlens.models.discovery.discover import NetworkLayout
-from gamlens.models.discovery.lattices import read_positions
+from gamlens.models.discovery.lattices import ReadPositions, read_positions
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Output, pick
 
 if TYPE_CHECKING:
     from gamlens.compiled import Program
 
+MOST_SIZES = 64  # of how many input sizes lattices are remembered
 MOST_PROGRAMS = 16  # how many compiled programs are kept, one per input size and choice of blocks
 PRECISIONS: dict[str, torch.dtype | None] = Registry(
     "precision", {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -58,12 +59,14 @@ class HookedModel:
         self._programs: dict[Any, Program | None] = {}  # None: the model cannot be compiled for this key
         self._grids: dict[tuple[int, int], Mapping[str, TokenGrid]] = {}
         self._lattices: dict[tuple[int, int], dict[str, Lattice | None]] = {}  # by size of the input and block
-        self._read_everywhere: set[str] = set()  # blocks of which every position is read, at any size
+        self._read_everywhere: set[LayerPoint] = set()  # blocks of which every position is read, at any size
+        self._probed_weights = (0, 0)  # the state of the weights that `_lattices` were found with
 
     def with_model(self, model: nn.Module) -> HookedModel:
         """The same for another copy of the model: the same blocks and embedding are read there."""
         other = copy.copy(self)
         other.model, other.guard, other._programs = model, ModelGuard(unwrap(model)), {}
+        other._lattices, other._read_everywhere = {}, set(self._read_everywhere)
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,14 +108,18 @@ class HookedModel:
 
         If the model fails on it, the blocks stay unknown until the first real image comes.
         """
+        for image in self._blank_images(size):
+            with suppress(GamlensError, torch.OutOfMemoryError):
+                found = self.model_blocks(image)
+                self._lattices_at(image, found, found.points)
+                break
+
+    def _blank_images(self, size: tuple[int, int]) -> Iterator[Tensor]:
+        """Images of zeros (1,C,H,W) to try the model on: with as many channels as its first convolution has, then 3."""
         like = self.reference_tensor(torch.empty(0))
         first = next((layer for layer in self.inner.modules() if isinstance(layer, nn.Conv2d)), None)
         for channels in dict.fromkeys((first.in_channels if first is not None else 3, 3)):
-            with suppress(GamlensError):
-                image = torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype)
-                found = self.model_blocks(image)
-                self._find_lattices(image, found.points, found.grids)
-                break
+            yield torch.zeros(1, channels, *size, device=like.device, dtype=like.dtype)
 
     def reference_tensor(self, other: Tensor) -> Tensor:
         """A parameter or buffer that shows the model's device and dtype; `other` if none is of floating point."""
@@ -150,9 +157,11 @@ class HookedModel:
             record = self._run(batch, found, (PIXELS,), method, embedding, graph)
             record.method = method
         else:
-            record = self._run(batch, found, last_layers(found.points, n), None, embedding, graph)
+            points = last_layers(found.points, n)
+            lattices = self._lattices_at(batch, found, points)  # before a graph takes memory
+            record = self._run(batch, found, points, None, embedding, graph)
+            record.lattices = lattices
         if record.blocks:
-            record.lattices = self._lattices_at(batch, record)
             check = finite(record.activations, partial(_say_not_finite, self.name))
             record.checks = record.checks.with_check(check, batch.device)
         return record
@@ -271,33 +280,41 @@ class HookedModel:
             self._grids[size] = token_grids(self.inner, batch[:1].detach(), found.points)
         return self._grids[size]
 
-    def _lattices_at(self, batch: Tensor, record: ForwardRecord) -> Mapping[str, Lattice]:
-        """Of which of the record's blocks the network reads a lattice only: found once per block and size of the input.
+    # Blocks of which only some rows and columns are read
 
-        A block of which every position is read at one size has no lattice at any other.
+    def lattices(self, size: tuple[int, int]) -> Mapping[str, Lattice]:
+        """The blocks of which the network reads a lattice only, at an input size (H,W); {} if blocks are not known."""
+        if self.known_blocks is None:
+            return {}
+        for image in self._blank_images(size):
+            with suppress(GamlensError):
+                return self._lattices_at(image, self.known_blocks, self.known_blocks.points)
+        return {}
+
+    def _lattices_at(self, batch: Tensor, found: ModelBlocks, points: Sequence[LayerPoint]) -> Mapping[str, Lattice]:
+        """Of which of the blocks `points` the network reads a lattice only: found once per block and input size.
+
+        Which positions are read follows from the layers, and from weights only where these are zero. So what was found
+        of a block that is read everywhere holds for every size and for other weights, too; lattices are looked for
+        again when weights have changed.
         """
-        unknown = record.blocks.keys() - self._read_everywhere
-        if not unknown:
+        if self._read_everywhere.issuperset(points):
             return {}
         size = (int(batch.shape[-2]), int(batch.shape[-1]))
-        if not unknown <= self._lattices.get(size, {}).keys():
-            points = [point for point in self.model_blocks().points if point.name in unknown]
-            self._find_lattices(batch, points, record.grids)
-        known = self._lattices.get(size, {})
-        return {name: lattice for name in record.blocks if (lattice := known.get(name)) is not None}
+        if (state := self._weights_state()) != self._probed_weights or len(self._lattices) > MOST_SIZES:
+            self._lattices, self._probed_weights = {}, state
+        known = self._lattices.setdefault(size, {})
+        if wanted := [point for point in points if point not in self._read_everywhere and point.name not in known]:
+            read = read_positions(self.guard, batch, wanted, self._grids_at(batch, found))
+            known |= {name: positions.lattice for name, positions in read.items()}
+            nowhere = ReadPositions()
+            self._read_everywhere |= {point for point in wanted if read.get(point.name, nowhere).everywhere}
+        return {point.name: lattice for point in points if (lattice := known.get(point.name)) is not None}
 
-    def known_lattices(self, size: tuple[int, int] | None) -> Mapping[str, Lattice]:
-        """The lattices that were found at an input size (H,W); at the first size that was tried for None."""
-        at_size = self._lattices.get(size) if size is not None else next(iter(self._lattices.values()), None)
-        return {name: lattice for name, lattice in (at_size or {}).items() if lattice is not None}
-
-    def _find_lattices(self, batch: Tensor, points: Sequence[LayerPoint], grids: Mapping[str, TokenGrid]) -> None:
-        """Find out which positions of blocks the network reads at the size of `batch`, and remember it."""
-        at_size = self._lattices.setdefault((int(batch.shape[-2]), int(batch.shape[-1])), {})
-        for name, found in read_positions(self.guard, batch, points, grids).items():
-            at_size[name] = found.lattice
-            if found.everywhere:
-                self._read_everywhere.add(name)
+    def _weights_state(self) -> tuple[int, int]:
+        """The number of weights and how often they were changed in place, by which a change is noticed."""
+        versions = [weight._version for weight in self.model.parameters() if not weight.is_inference()]
+        return len(versions), sum(versions)
 
 
 def _say_not_finite(model: str, block: str) -> str:

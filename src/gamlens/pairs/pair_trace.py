@@ -19,6 +19,7 @@ from gamlens.capture.nonblocking import Check, Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, PairExplanation
 from gamlens.fuse import at_least_float32, without_autocast
+from gamlens.lattice import check_reading
 from gamlens.methods import METHODS
 from gamlens.pairs import correspondence
 from gamlens.pairs.correspondence import Matches, PairSide
@@ -103,6 +104,8 @@ class PairTrace:
         Returns:
             A PairExplanation: `scores` (P,), and `x` and `y`, each with maps (P,H,W).
         """
+        if lattice != "read":
+            check_reading(lattice)
         entry = METHODS[method]
         x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
