@@ -13,13 +13,12 @@ from gamlens import GamlensError, Lens
 from gamlens.data import load
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
+from gamlens.evaluation.paper_forecast import finished_items, other_run
 from gamlens.evaluation.paper_layout import paper_table
 from gamlens.evaluation.paper_runs import (
     NetworkSource,
     PaperRun,
-    finished_items,
     measure_run,
-    other_run,
     plan_table,
     read_run,
 )

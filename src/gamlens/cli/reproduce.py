@@ -14,18 +14,16 @@ from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError
 from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.paper_files import table_files
+from gamlens.evaluation.paper_forecast import finished_items, other_run, seconds_per_item
 from gamlens.evaluation.paper_layout import PaperTable, by_network, default_methods, paper_networks, paper_table
 from gamlens.evaluation.paper_runs import (
     RUNS_FOLDER,
     NetworkSource,
     TablePlan,
-    finished_items,
     folder_of,
     measure_run,
-    other_run,
     plan_table,
     read_run,
-    seconds_per_item,
 )
 from gamlens.evaluation.paper_table import FilledTable, fill_table
 from gamlens.evaluation.paper_texts import limit_note, printed_sections

@@ -4,7 +4,6 @@ There is one run per network, task and kind of evaluation. It measures every ite
 lines of small objects are cut out of it (`paper_table.cut`), each with its own items and its own hold-out.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,18 +11,16 @@ from typing import Any
 
 from gamlens import data, metrics
 from gamlens.data import DATASETS, Dataset, Item, Manifest
-from gamlens.engine import RunFolder, pieces
 from gamlens.errors import GamlensError, attempt
 from gamlens.evaluation import results, tables
-from gamlens.evaluation.measure import UNCHANGED, Measurer
+from gamlens.evaluation.measure import UNCHANGED
 from gamlens.evaluation.paper_layout import PaperNetwork, PaperSection, PaperTable
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
-from gamlens.evaluation.runs import Engine, evaluate_run, run_folder, set_input
+from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.lens import Lens
 
 RUNS_FOLDER = "runs"
-TIMED_SECONDS = 2.0  # about how long a dry run measures items of each run
 RunKey = tuple[str, str, str]  # the network's name, the task, and the kind of evaluation
 
 
@@ -240,41 +237,6 @@ def folder_of(run: PaperRun, out: Path) -> Path:
     return out / RUNS_FOLDER / run.name
 
 
-def finished_items(run: PaperRun, out: Path, chunk: int) -> int:
-    """How many items of a run its folder already holds, if it was made with the same size of chunks."""
-    about = {"chunks": len(pieces(run.items, chunk))}
-    written = RunFolder(folder_of(run, out), about, suffix=results.SUFFIX).written()
-    return sum(len(part) for number, part in enumerate(pieces(run.items, chunk)) if number in written)
-
-
-def other_run(run: PaperRun, out: Path, *, batch: int, chunk: int, engine: Engine) -> str:
-    """The settings in which the run in a run's folder differs, so that `measure_run` refuses it; "" if it goes on."""
-    place = folder_of(run, out)
-    if not place.is_dir():
-        return ""
-    return run_folder(
-        run.lens, run.dataset, run.items, run.protocol, place, batch=batch, chunk=chunk, engine=engine,
-        about=run.about(),
-    ).other_settings()  # fmt: skip
-
-
 def read_run(run: PaperRun, out: Path) -> Run:
     """Read what a run measured: the columns that tables need, and those by which lines are cut out."""
     return results.read(folder_of(run, out), only=(*tables.needed(), "item", "image", "label", "side"))
-
-
-def seconds_per_item(run: PaperRun, *, most: int) -> float:
-    """Measure a few items of a run, and return the seconds per item.
-
-    The first item is not counted, because much is made ready there; how long it takes decides how many follow, up to
-    `most`, so that this takes about TIMED_SECONDS.
-    """
-    set_input(run.lens, run.protocol)
-    worker, items = Measurer(run.lens, run.protocol), run.items
-    seconds, count = 0.0, 1
-    for again in range(2):
-        start, few = time.perf_counter(), items[again : again + count] or items[:1]
-        worker.work(worker.load(few))
-        seconds = (time.perf_counter() - start) / len(few)
-        count = max(1, min(most, int(TIMED_SECONDS / seconds)))
-    return seconds
