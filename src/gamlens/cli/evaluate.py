@@ -14,7 +14,6 @@ from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
 from gamlens.cli.show import show_cells
 from gamlens.data import Dataset, Manifest
-from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError, Registry
 from gamlens.evaluation import ablation, measure, results, tables
 from gamlens.evaluation import protocol as protocols
@@ -151,18 +150,10 @@ def evaluate(
     lattice: options.LatticeReading = "read",
     limit: options.ItemLimit = None,
     batch: Annotated[int, Option(help="Number of images per forward pass.")] = 16,
-    chunk: Annotated[
-        int, Option(help="Number of items per result file. A stopped run repeats at most this many.")
-    ] = 64,
-    engine: Annotated[
-        str, Option(help="Where to run, in this process or on a Ray cluster: " + ", ".join(ENGINES) + ".")
-    ] = "local",
-    address: Annotated[
-        str | None, Option(help="The address of a Ray cluster. By default one is started on this machine.")
-    ] = None,
-    workers: Annotated[
-        int | None, Option(help="Number of threads that decode images; with --engine ray, of copies of the model.")
-    ] = None,
+    chunk: options.ChunkSize = 64,
+    engine: options.EngineName = "local",
+    address: options.ClusterAddress = None,
+    workers: options.WorkerCount = None,
     fresh: Annotated[
         bool, Option("--fresh", help="Delete the results that --out already holds, and start over.")
     ] = False,

@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from gamlens import METHODS, MODELS
 from gamlens.data import DATASETS
+from gamlens.engine import ENGINES
 from gamlens.evaluation.protocol import CHOICES
 from gamlens.fuse import FUSIONS
 from gamlens.lattice import READINGS
@@ -132,6 +133,18 @@ PairSeed = Annotated[int, Option(help="Seed of the drawn pairs.")]
 PairsPerClass = Annotated[
     int, Option(help="For tasks that compare pairs: how many pairs of each class are drawn.", min=1)
 ]
+
+# Where a long run happens, and in which pieces
+EngineName = Annotated[
+    str, Option(help="Where to run, in this process or on a Ray cluster: " + ", ".join(ENGINES) + ".")
+]
+ClusterAddress = Annotated[
+    str | None, Option(help="The address of a Ray cluster. By default one is started on this machine.")
+]
+WorkerCount = Annotated[
+    int | None, Option(help="Number of threads that decode images; with --engine ray, of copies of the model.")
+]
+ChunkSize = Annotated[int, Option(help="Number of items per result file. A stopped run repeats at most this many.")]
 
 # Where results go
 MapsFolder = Annotated[Path, Option("--out", "-o", help="Write overlays, maps and JSON files into this folder.")]

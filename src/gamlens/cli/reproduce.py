@@ -10,7 +10,6 @@ from typer import Option
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, note, say, say_table, steps
 from gamlens.data import PAIRS_PER_CLASS
-from gamlens.engine import ENGINES
 from gamlens.errors import GamlensError
 from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.paper_files import table_files
@@ -96,18 +95,10 @@ def reproduce(
     ] = 1.0,
     lattice: options.LatticeReading = "read",
     batch: Annotated[int, Option(help="Number of images per forward pass.", min=1)] = 16,
-    chunk: Annotated[
-        int, Option(help="Number of items per result file. A stopped run repeats at most this many.", min=1)
-    ] = 64,
-    engine: Annotated[
-        str, Option(help="Where to run, in this process or on a Ray cluster: " + ", ".join(ENGINES) + ".")
-    ] = "local",
-    address: Annotated[
-        str | None, Option(help="The address of a Ray cluster. By default one is started on this machine.")
-    ] = None,
-    workers: Annotated[
-        int | None, Option(help="Number of threads that decode images; with --engine ray, of copies of the model.")
-    ] = None,
+    chunk: options.ChunkSize = 64,
+    engine: options.EngineName = "local",
+    address: options.ClusterAddress = None,
+    workers: options.WorkerCount = None,
     fresh: Annotated[
         bool, Option("--fresh", help="Delete the results that the run folders already hold, and start over.")
     ] = False,

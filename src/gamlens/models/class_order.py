@@ -12,7 +12,7 @@ from torch import Tensor
 from gamlens.errors import warn
 
 MOST_DIGITS = 10  # of the number of a class
-TODO = "Correct that entry of the file, or give the names in Python: Lens(..., labels=[...])."
+ADVICE = "Correct that entry of the file, or give the names in Python: Lens(..., labels=[...])."
 
 
 class NamedTensors(dict[str, Tensor]):
@@ -49,12 +49,12 @@ def _in_order(pairs: list[tuple[Any, Any]], key: str, source: str) -> tuple[str,
     if missing := [number for number in range(len(pairs)) if number not in numbered]:
         warn(
             f"{unused} does not number its {len(pairs)} classes from 0 to {len(pairs) - 1}: class {missing[0]} is "
-            f"missing. {TODO}"
+            f"missing. {ADVICE}"
         )
         return ()
     names = [numbered[number] for number in range(len(pairs))]
     if odd := [name for name in names if not isinstance(name, str) or not name.strip()]:
-        warn(f"{unused} has {odd[0]!r}, which is no name. {TODO}")
+        warn(f"{unused} has {odd[0]!r}, which is no name. {ADVICE}")
         return ()
     return tuple(names)
 
@@ -82,7 +82,7 @@ def fitting_names(weights: NamedTensors, state: Mapping[str, Tensor], source: st
     if names and len(names) != classes:
         warn(
             f"The class names in the checkpoint {source!r} are not used: it names {len(names)} classes, and the last "
-            f"layer of the network has {classes} outputs. {TODO}"
+            f"layer of the network has {classes} outputs. {ADVICE}"
         )
         return ()
     return names
