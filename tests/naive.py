@@ -185,12 +185,15 @@ def cubic(distance, a=-0.75):
     return a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a if d < 2 else 0.0
 
 
-def stretch(rows, count):
-    """Bicubic resampling of rows (n, ...) -> (count, ...): four taps per row, half-pixel centres, border repeated."""
+def stretch(rows, count, step=1, cells=None):
+    """Bicubic resampling of rows (n, ...) -> (count, ...): four taps per row, half-pixel centres, border repeated.
+
+    With a step, the rows are those at 0, step, 2 step, ... of a grid of `cells` rows.
+    """
     n = len(rows)
     result = []
     for place in range(count):
-        source = (place + 0.5) * n / count - 0.5
+        source = ((place + 0.5) * (cells or n) / count - 0.5) / step
         base = math.floor(source)
         total = np.zeros(rows.shape[1:])
         for tap in range(base - 1, base + 3):
@@ -199,9 +202,9 @@ def stretch(rows, count):
     return np.stack(result)
 
 
-def resize(plane, size):
-    """RSZ of the paper: bicubic resizing, one axis after the other."""
-    return stretch(stretch(plane, size[0]).T, size[1]).T
+def resize(plane, size, step=1, cells=(None, None)):
+    """RSZ of the paper: bicubic resizing, one axis after the other; `step` and `cells` as in `stretch`."""
+    return stretch(stretch(plane, size[0], step, cells[0]).T, size[1], step, cells[1]).T
 
 
 def min_max(plane):
