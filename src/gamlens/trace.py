@@ -460,8 +460,9 @@ class Trace:
             raise GamlensError("There are no classes to rank: the score of this trace is not a class score.")
         output = self.output.detach().float()
         best = output.topk(min(k, output.shape[1]), dim=1)
-        heat = self.provenance.about.get("temperature", 1.0)
-        chance = scores.probabilities(output, multi_label=self.multi_label, temperature=heat).gather(1, best.indices)
+        temperature = self.provenance.about.get("temperature", 1.0)
+        chances = scores.probabilities(output, multi_label=self.multi_label, temperature=temperature)
+        chance = chances.gather(1, best.indices)
         labels = self.provenance.labels
         arrival = to_host([best.indices, best.values, chance], pool)
 

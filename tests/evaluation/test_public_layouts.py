@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,30 +9,13 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from torch import Tensor
+from public_layouts import public_chexnet, public_tresnet
 from typer.testing import CliRunner
 
 from gamlens import Lens
 from gamlens.cli import app
 from gamlens.evaluation import results
 from gamlens.models.zoo.chexnet import chexnet
-
-
-def public_tresnet(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    renamed = {}
-    for key, value in state.items():
-        key = re.sub(r"conv(\d)\.conv", r"conv\1.0", re.sub(r"conv(\d)\.bn", r"conv\1.1", key))
-        key = re.sub(r"downsample\.(\d)\.conv", r"downsample.\1.0", key)
-        renamed[re.sub(r"downsample\.(\d)\.bn", r"downsample.\1.1", key)] = value
-    return renamed
-
-
-def public_chexnet(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    renamed = {}
-    for key, value in state.items():
-        key = re.sub(r"\.(norm|conv)([12])\.", r".\1.\2.", key)
-        renamed["module.densenet121." + key.replace("classifier.", "classifier.0.")] = value
-    return renamed
 
 
 @pytest.fixture

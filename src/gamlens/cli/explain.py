@@ -67,8 +67,8 @@ def classify(
     how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature, lattice)
     failed = 0
     read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
-    heat = "" if temperature == 1 else f" at temperature {temperature:g}"
-    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{heat}."
+    at = "" if temperature == 1 else f" at temperature {temperature:g}"
+    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{at}."
     with ItemProgress("explaining", len(found)) as progress:
         for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)

@@ -21,7 +21,7 @@ from gamlens.errors import GamlensError, Registry, warn
 from gamlens.lattice import Lattice
 from gamlens.methods import Method
 from gamlens.models.discovery.discover import NetworkLayout
-from gamlens.models.discovery.lattices import ReadPositions, read_positions
+from gamlens.models.discovery.lattices import read_positions
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Output, pick
 
@@ -307,8 +307,8 @@ class HookedModel:
         if wanted := [point for point in points if point not in self._read_everywhere and point.name not in known]:
             read = read_positions(self.guard, batch, wanted, self._grids_at(batch, found))
             known |= {name: positions.lattice for name, positions in read.items()}
-            nowhere = ReadPositions()
-            self._read_everywhere |= {point for point in wanted if read.get(point.name, nowhere).everywhere}
+            everywhere = {name for name, positions in read.items() if positions.everywhere}
+            self._read_everywhere |= {point for point in wanted if point.name in everywhere}
         return {point.name: lattice for point in points if (lattice := known.get(point.name)) is not None}
 
     def _weights_state(self) -> tuple[int, int]:
