@@ -6,13 +6,14 @@
     result = lens.classify("cat.jpg")                 # an Explanation: maps, scores, overlays, boxes, files
     pair = lens.compare("cat.jpg", "other_cat.jpg")   # a PairExplanation: one map on each of the two images
 
-`METHODS`, `MODELS`, `DATASETS` and `METRICS` list what can be asked for by name. `gamlens.methods` and `gamlens.fuse`
-hold the formulas as plain functions on tensors. Every error is a `GamlensError`, every warning a `GamlensWarning`.
+`METHODS`, `MODELS`, `DATASETS` and `METRICS` list what can be asked for by name. `gamlens.methods`, `gamlens.fuse` and
+`gamlens.refine` hold the formulas as plain functions on tensors. Every error is a `GamlensError`, every
+warning a `GamlensWarning`.
 """
 
 import sys
 
-from gamlens import fuse, methods
+from gamlens import fuse, methods, refine
 from gamlens._version import __version__
 from gamlens.data import DATASETS
 from gamlens.errors import GamlensError, GamlensWarning
@@ -24,6 +25,7 @@ from gamlens.methods import METHODS, Method
 from gamlens.metrics import METRICS
 from gamlens.models import MODELS
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.refine import Refinement
 from gamlens.retrieval import Gallery
 from gamlens.trace import Trace
 
@@ -44,9 +46,11 @@ __all__ = [
     "Method",
     "PairExplanation",
     "PairTrace",
+    "Refinement",
     "Trace",
     "Transform",
     "__version__",
     "fuse",
     "methods",
+    "refine",
 ]

@@ -33,6 +33,7 @@ from gamlens.models.devices import chosen_device
 from gamlens.models.hooked import HookedModel
 from gamlens.pairs import text as text_embedding
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.refine import Refine, Refinement, Sharp, preset
 from gamlens.retrieval import Gallery
 from gamlens.streaming.stream import StreamResult, stream
 from gamlens.trace import Provenance, Trace
@@ -226,6 +227,8 @@ class Lens:
         temperature: float = 1.0,
         views: ViewList = (),
         lattice: str = "read",
+        refine: Refine = False,
+        sharp: Sharp = False,
         batch_size: int | None = None,
     ) -> Explanation:
         """Why this class? Makes one map per image and target class.
@@ -245,6 +248,10 @@ class Lens:
             views: Further views of each image whose maps are averaged, such as ("flip", 1.43): see `trace`.
             lattice: If the network reads only every second (or s-th) row and column of a block, as the original
                 ResNet does, the block's map is made of these positions ("read") or of all of them ("keep").
+            refine: Whether maps are refined by the network's own self-similarity, so that they follow the outlines of
+                objects: True, a number of earlier blocks, or a Refinement. `gamlens.refine` has the formula.
+            sharp: True stands for refine=True, and "views" also for views=("flip", 1.43, 2.0): six views, which take
+                some ten times as long. Together with the defaults of method and n this is the sharpest map we know.
             batch_size: Images per forward, 32 by default.
 
         Returns:
@@ -255,6 +262,7 @@ class Lens:
             >>> result.index.tolist(), result.names[:2]
             ([0, 0, 1], ['cat', 'dog'])
         """
+        refine, views = preset(sharp, refine, views)
         if lattice != "read":
             check_reading(lattice)
         if batch_size is not None and batch_size < 1:
@@ -263,9 +271,10 @@ class Lens:
             raise GamlensError("Prepared images run in one forward: leave batch_size out.")
         if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
             trace = self.trace(
-                images, target, n=n, method=method, score=score, temperature=temperature, views=views, keep_graph=False
-            )
-            return trace.explain(method, n, fuse, lattice=lattice)
+                images, target, n=n, method=method, score=score, temperature=temperature, views=views, refine=refine,
+                keep_graph=False,
+            )  # fmt: skip
+            return trace.explain(method, n, fuse, lattice=lattice, refine=refine)
         items, step = list(pictures(images)), batch_size or BATCH_SIZE
         wanted = targets.per_image(target, len(items)) if target is not None else None
         parts = []
@@ -273,10 +282,10 @@ class Lens:
             some = slice(start, start + step)
             own = wanted[some] if wanted is not None else None
             trace = self.trace(
-                items[some], own, n=n, method=method, score=score, temperature=temperature, views=views,
+                items[some], own, n=n, method=method, score=score, temperature=temperature, views=views, refine=refine,
                 keep_graph=False,
             )  # fmt: skip
-            parts.append(trace.explain(method, n, fuse, lattice=lattice))
+            parts.append(trace.explain(method, n, fuse, lattice=lattice, refine=refine))
         return concat(parts)
 
     def trace(
@@ -289,6 +298,7 @@ class Lens:
         score: str | scores.OutputScore = "logit",
         temperature: float = 1.0,
         views: ViewList = (),
+        refine: Refine = False,
         keep_graph: bool = True,
     ) -> Trace:
         """Run one forward, and one backward down to the captured blocks; any method then makes its maps from them.
@@ -304,6 +314,8 @@ class Lens:
             views: Further views of each image; the maps of all views are averaged. A number scales the input size, and
                 "flip" adds a mirrored copy at every scale. So ("flip", 1.43, 2.0) makes six views: the plain one, two
                 larger ones, and the mirrored copies of these three.
+            refine: How maps shall be refined, as `classify` takes it. The activations of earlier blocks that this needs
+                are captured, too, without a graph.
             keep_graph: Whether the graph is kept in memory, which `Trace.retarget` needs.
 
         Returns:
@@ -326,7 +338,7 @@ class Lens:
             if traces and isinstance(score, str):
                 target = traces[0][0].resolved_targets()  # the plain view, which comes first, decides
             with self._hooked.guard.hold():
-                record = self._hooked.forward(batch, n, method=METHODS[method])
+                record = self._hooked.forward(batch, n, method=METHODS[method], refine=Refinement.parse(refine))
                 trace = self._trace_of(record, batch.shape[0], target, score, temperature, provenance, keep_graph)
             traces.append((trace, mirrored))
         (plain, _), *others = traces
@@ -369,6 +381,8 @@ class Lens:
         temperature: float = 1.0,
         views: ViewList = (),
         lattice: str = "read",
+        refine: Refine = False,
+        sharp: Sharp = False,
         batch_size: int = 16,
         workers: int | None = None,
     ) -> Iterator[StreamResult]:
@@ -383,7 +397,7 @@ class Lens:
         Args:
             images: Any iterable of paths, PIL images or arrays.
             target: None for the top class, or a class or a list of classes for every image.
-            method, n, fuse, score, temperature, views, lattice: As `classify` takes them.
+            method, n, fuse, score, temperature, views, lattice, refine, sharp: As `classify` takes them.
             batch_size: Images per forward.
             workers: Number of threads that decode; by default as many as the machine has cores, at most 8.
 
@@ -398,14 +412,16 @@ class Lens:
         """
         if batch_size < 1:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
+        refine, views = preset(sharp, refine, views)
         looks = Views.parse(views)
 
         def explain(inputs: ModelInput) -> tuple[Trace, Explanation]:
             wanted = None if target is None else [target] * len(inputs.pictures)
             trace = self.trace(
-                inputs, wanted, n=n, method=method, score=score, temperature=temperature, keep_graph=False
-            )
-            return trace, trace.explain(method, n, fuse, lattice=lattice)
+                inputs, wanted, n=n, method=method, score=score, temperature=temperature, refine=refine,
+                keep_graph=False,
+            )  # fmt: skip
+            return trace, trace.explain(method, n, fuse, lattice=lattice, refine=refine)
 
         return stream(
             images,
@@ -429,6 +445,8 @@ class Lens:
         fuse: Fusion = "mean",
         views: ViewList = (),
         lattice: str = "read",
+        refine: Refine = False,
+        sharp: Sharp = False,
     ) -> PairExplanation:
         """Why similar? Makes both maps of each pair.
 
@@ -439,7 +457,7 @@ class Lens:
             score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
                 (P,D) to one number per pair, (P,).
             method: A name of METHODS.
-            n, fuse, views, lattice: As `classify` takes them.
+            n, fuse, views, lattice, refine, sharp: As `classify` takes them.
 
         Returns:
             A PairExplanation: `scores` (P,), and the Explanations `x` and `y` with one map per pair.
@@ -450,18 +468,28 @@ class Lens:
             True
             >>> picture = result.overlay()  # both photos with their maps, side by side
         """
-        pair = self.trace_pair(x, y, n=n, method=method, views=views)
+        refine, views = preset(sharp, refine, views)
+        pair = self.trace_pair(x, y, n=n, method=method, views=views, refine=refine)
         pair.sides(score, keep=False)
-        return pair.release().explain(method, n, fuse, score=score, lattice=lattice)
+        return pair.release().explain(method, n, fuse, score=score, lattice=lattice, refine=refine)
 
-    def trace_pair(self, x: Any, y: Any, *, n: int | None = 2, method: str = "gam", views: ViewList = ()) -> PairTrace:
+    def trace_pair(
+        self,
+        x: Any,
+        y: Any,
+        *,
+        n: int | None = 2,
+        method: str = "gam",
+        views: ViewList = (),
+        refine: Refine = False,
+    ) -> PairTrace:
         """Run one forward of all images of both sides, from which pairs are explained under any score and method.
 
         Images of two sizes need two forwards. One image against N is run N times; `compare_many` runs it once.
 
         Args:
             x, y: As `compare` takes them.
-            n, method, views: As `trace` takes them.
+            n, method, views, refine: As `trace` takes them.
 
         Returns:
             A PairTrace: `explain(method, n, fuse, score=...)`, `sides(score)`, `matches(point)`.
@@ -483,13 +511,15 @@ class Lens:
         )
         traces: list[tuple[PairTrace, bool]] = []
         for batch_x, batch_y, mirrored in zip(sides[0].batches, sides[1].batches, sides[0].mirrored, strict=True):
-            records = self._forward_pairs(batch_x, batch_y, pairs, n, method)
+            records = self._forward_pairs(batch_x, batch_y, pairs, n, method, Refinement.parse(refine))
             traces.append((PairTrace.from_records(records, provenances, pairs), mirrored))
         (plain, _), *others = traces
         plain.views = tuple(others)
         return plain
 
-    def _forward_pairs(self, x: Tensor, y: Tensor, pairs: int, n: int | None, method: str) -> tuple[ForwardRecord, ...]:
+    def _forward_pairs(
+        self, x: Tensor, y: Tensor, pairs: int, n: int | None, method: str, refine: Refinement | None
+    ) -> tuple[ForwardRecord, ...]:
         """One forward of both sides, x before y; two where their sizes differ."""
         batches = []
         for batch in (self._hooked.to_model(x), self._hooked.to_model(y)):
@@ -498,7 +528,7 @@ class Lens:
             batches = [torch.cat(batches)]
         records = []
         for batch in batches:
-            records.append(self._hooked.forward(batch, n, method=METHODS[method], embedding=True))
+            records.append(self._hooked.forward(batch, n, method=METHODS[method], embedding=True, refine=refine))
         return tuple(records)
 
     def compare_text(
@@ -511,6 +541,8 @@ class Lens:
         fuse: Fusion = "mean",
         views: ViewList = (),
         lattice: str = "read",
+        refine: Refine = False,
+        sharp: Sharp = False,
         embeddings: Any = None,
     ) -> Explanation:
         """Why does this image fit this caption? Makes one map per image and caption, by the cosine of their embeddings.
@@ -518,7 +550,7 @@ class Lens:
         Args:
             images: The images, as the class docstring says.
             captions: One caption or T of them.
-            method, n, fuse, views, lattice: As `classify` takes them.
+            method, n, fuse, views, lattice, refine, sharp: As `classify` takes them.
             embeddings: The captions' embeddings (T,D). By default the model's own text half computes them, or the
                 function given as Lens(text=...).
 
@@ -530,8 +562,9 @@ class Lens:
             >>> lens.compare_text(photo, ["a cat", "a dog"], embeddings=numbers, n=1).names
             ['a cat', 'a dog']
         """
-        trace = self.trace_text(images, captions, n=n, method=method, views=views, embeddings=embeddings)
-        return trace.explain(method, n, fuse, lattice=lattice)
+        refine, views = preset(sharp, refine, views)
+        trace = self.trace_text(images, captions, n=n, method=method, views=views, refine=refine, embeddings=embeddings)
+        return trace.explain(method, n, fuse, lattice=lattice, refine=refine)
 
     def trace_text(
         self,
@@ -541,6 +574,7 @@ class Lens:
         n: int | None = 2,
         method: str = "gam",
         views: ViewList = (),
+        refine: Refine = False,
         embeddings: Any = None,
     ) -> Trace:
         """Run one forward of the images: a Trace whose classes are the captions, as `compare_text` takes them."""
@@ -551,7 +585,9 @@ class Lens:
         target = [list(range(len(names)))] * len(inputs.pictures)
         traces: list[tuple[Trace, bool]] = []
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
-            record = self._hooked.forward(batch, n, method=METHODS[method], embedding=True)
+            record = self._hooked.forward(
+                batch, n, method=METHODS[method], embedding=True, refine=Refinement.parse(refine)
+            )
             own = record.required_embedding()
             with without_autocast(own), outside_inference_mode(), torch.set_grad_enabled(record.has_graph):
                 values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
@@ -566,6 +602,7 @@ class Lens:
         self,
         images: Any,
         *,
+        refine: Refine = False,
         batch_size: int = BATCH_SIZE,
         workers: int | None = None,
         device: str | torch.device | None = None,
@@ -574,6 +611,8 @@ class Lens:
 
         Args:
             images: The images, as the class docstring says.
+            refine: Whether the earlier blocks are kept, too, by which maps are refined, as `classify` takes it. A
+                gallery then takes several times the memory.
             batch_size: Images per forward.
             workers: Number of threads that decode.
             device: Where the gallery's tensors stay; by default the model's device.
@@ -586,7 +625,7 @@ class Lens:
             >>> len(gallery), gallery.embeddings.shape
             (2, torch.Size([2, 16]))
         """
-        return retrieval.remember(self, images, batch_size=batch_size, workers=workers, device=device)
+        return retrieval.remember(self, images, refine=refine, batch_size=batch_size, workers=workers, device=device)
 
     def compare_many(
         self,
@@ -598,6 +637,8 @@ class Lens:
         n: int = 1,
         fuse: Fusion = "mean",
         lattice: str = "read",
+        refine: Refine = False,
+        sharp: bool = False,
         top: int | None = None,
         pairs: Sequence[tuple[int, int]] | None = None,
         batch_size: int = 64,
@@ -614,7 +655,8 @@ class Lens:
             score: As `compare` takes it.
             method: A name of METHODS.
             n: How many blocks the maps are made of. A Gallery holds one; for more, its images are run again.
-            fuse, lattice: As `classify` takes them.
+            fuse, lattice, refine, sharp: As `classify` takes them. Images of a Gallery that was made without `refine`
+                are run again to refine their maps. There are no views here.
             top: If given, each query is paired only with the `top` images of `gallery` that are most similar to it.
             pairs: If given, only these pairs are explained: (number of the query, number of the image in `gallery`).
                 Without `top` and `pairs`, all pairs are.
@@ -629,12 +671,14 @@ class Lens:
             >>> found.x.index.tolist(), len(found.y.index)
             ([0], 1)
         """
+        refine, _ = preset(sharp, refine, ())
         options = retrieval.PairOptions(
             score=score,
             method=method,
             n=n,
             fuse=fuse,
             lattice=lattice,
+            refine=refine,
             top=top,
             pairs=pairs,
             batch_size=batch_size,
@@ -652,7 +696,15 @@ class Lens:
             raise GamlensError("These images were prepared with other views: give views= to prepare alone.")
         return normalise_on(images, self.device) if images.pending_transform is not None else images
 
-    def forward(self, images: Any, *, n: int | None = 0, method: str = "gam", embedding: bool = False) -> ForwardRecord:
+    def forward(
+        self,
+        images: Any,
+        *,
+        n: int | None = 0,
+        method: str = "gam",
+        embedding: bool = False,
+        refine: Refine = False,
+    ) -> ForwardRecord:
         """Run one forward of the plain view and keep the last n blocks, the embedding and the model's output.
 
         With n = 0 no block is kept and autograd records nothing; otherwise the kept tensors are part of a graph.
@@ -664,12 +716,13 @@ class Lens:
                 guided_backprop the pixels are kept in place of blocks; for a method without gradients, such as vdsn,
                 no graph is made.
             embedding: Whether the embeddings (B,D) are kept.
+            refine: How maps shall be refined: the earlier blocks that this needs are kept, too (not with n = 0).
         """
         batch = self.prepare(images).batches[0]
         entry = METHODS[method]
         if n == 0 and entry.kind != "input":
             return self._hooked.forward_only(batch, embedding=embedding)
-        return self._hooked.forward(batch, n, method=entry, embedding=embedding)
+        return self._hooked.forward(batch, n, method=entry, embedding=embedding, refine=Refinement.parse(refine))
 
     def outputs(self, images: Any) -> Tensor:
         """The model's class scores (B,K), or whatever tensor `output=` picks: one forward, without a graph."""

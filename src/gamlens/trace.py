@@ -26,6 +26,7 @@ from gamlens.inputs.images import Picture
 from gamlens.lattice import Lattice, check_reading
 from gamlens.methods import METHODS, Method, Reads
 from gamlens.methods import names as methods_of
+from gamlens.refine import Refine, Refinement, carried
 from gamlens.targets import ResolvedTargets
 
 HIDDEN_SHARE = 0.5  # a result warns if more than this share of the positive evidence is hidden
@@ -139,6 +140,9 @@ class Trace:
         checks: Tests for values that are not finite and the like, which `Explanation.check` runs.
         make_maps: `fuse.make_maps`, or a compiled version of it.
         lattices: For blocks of which the network reads only every second (or s-th) row and column, which ones.
+        earlier: {block: (B,C,h,w)}: blocks before the captured ones, by whose values maps can be refined. They have no
+            gradients.
+        network_blocks: The names of all blocks of the network, in the order they run; () if all are captured.
         method: The method of kind "input" that the pixels were captured for. No other can be explained from them.
         record: The forward with its graph, for `retarget`; None once it is released, or if there is no graph.
         values: The scores of all classes, (B,K), in that graph.
@@ -155,6 +159,8 @@ class Trace:
     checks: Checks = field(default_factory=Checks)
     make_maps: fuse.MapMaker = fuse.make_maps
     lattices: Mapping[str, Lattice] = field(default_factory=dict)
+    earlier: Mapping[str, Tensor] = field(default_factory=dict)
+    network_blocks: tuple[str, ...] = ()
     method: Method | None = None
     record: ForwardRecord | None = field(default=None, repr=False)
     values: Tensor | None = field(default=None, repr=False)
@@ -194,6 +200,8 @@ class Trace:
             checks=record.checks.with_check(finite_score(chosen, len(wanted.images)), chosen.device),
             make_maps=record.make_maps,
             lattices=record.lattices,
+            earlier=record.earlier_activations,
+            network_blocks=record.network_blocks,
             method=record.method,
             record=record if keep_graph else None,
             values=values if keep_graph else None,
@@ -214,6 +222,8 @@ class Trace:
             checks=record.checks.with_check(check, value.device),
             make_maps=record.make_maps,
             lattices=record.lattices,
+            earlier=record.earlier_activations,
+            network_blocks=record.network_blocks,
             method=record.method,
         )
 
@@ -244,7 +254,13 @@ class Trace:
     # Maps
 
     def explain(
-        self, method: str = "gam", n: int = 2, fuse: fuse.Fusion = "mean", *, lattice: str = "read"
+        self,
+        method: str = "gam",
+        n: int = 2,
+        fuse: fuse.Fusion = "mean",
+        *,
+        lattice: str = "read",
+        refine: Refine = False,
     ) -> Explanation:
         """Make the maps of a method. No forward and no backward is run.
 
@@ -255,6 +271,9 @@ class Trace:
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             lattice: If the network reads only every second (or s-th) row and column of a block, its map is made of
                 these positions ("read"), or of all, as a lattice of dots ("keep"). `lattices` says of which blocks.
+            refine: Whether the map is refined by the self-similarity of earlier blocks: True, the number of these
+                blocks, or a Refinement (see `gamlens.refine`). They must have been captured, by `trace(refine=...)` or
+                a larger n.
 
         Returns:
             An Explanation with one row per row of the trace: `maps` (R,H,W) in [0,1]. A method of kind "input" has one
@@ -265,6 +284,7 @@ class Trace:
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
         names = last_layers(tuple(self.activations), n, beyond=", or trace with a larger n")
+        chosen = Refinement.parse(refine)
         with torch.no_grad(), without_autocast(self.scores):
             if self.views:
                 made = self._maps_over_views(method, names, fuse, lattice)
@@ -273,13 +293,64 @@ class Trace:
                 if lattice == "read" and not self.lattices.keys().isdisjoint(names):
                     used = tuple(map(self.lattices.get, names))
                 made = self.make_maps(entry.fn, inputs, self.provenance.size, fuse, used)
-        return self._explanation(method, names, fuse, made, lattice)
+            made = made if chosen is None else self._refined(made, chosen)
+        return self._explanation(method, names, fuse, made, lattice, chosen)
 
-    def explain_raw(self, method: str, raw: Tensor) -> Explanation:
-        """The Explanation of raw maps (R,h,w) of the last block: resized and normalised like those of `explain`."""
+    def explain_raw(self, method: str, raw: Tensor, *, refine: Refine = False) -> Explanation:
+        """The Explanation of raw maps (R,h,w) of the last block: made into maps like those of `explain`."""
+        chosen = Refinement.parse(refine)
         with torch.no_grad(), without_autocast(self.scores):
             made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
-        return self._explanation(method, self.blocks[-1:], "mean", made, "keep")
+            made = made if chosen is None else self._refined(made, chosen)
+        return self._explanation(method, self.blocks[-1:], "mean", made, "keep", chosen)
+
+    def refining_blocks(self, refine: Refine) -> tuple[str, ...]:
+        """The blocks that `explain(refine=...)` carries a map to, in this order; an error if one is missing.
+
+        Which of the network's blocks they are follows from `refine` alone; those must have been captured.
+        """
+        chosen = Refinement.parse(refine)
+        if chosen is None:
+            return ()
+        if self.method is not None:
+            raise GamlensError(
+                f"The maps of {self.method.title} are of pixels and cannot be refined: leave refine out."
+            )
+        known = {*self.earlier, *self.activations}
+        names = chosen.choose(self.network_blocks or (*self.earlier, *self.activations))
+        if missing := [name for name in names if name not in known]:
+            raise GamlensError(
+                f"Refining by {len(names)} blocks needs {', '.join(names)}, and {', '.join(missing)} was not captured: "
+                f"trace the images again with refine={chosen.blocks}, or with a larger n."
+            )
+        return names
+
+    def _refined(self, made: BlockMaps, how: Refinement) -> BlockMaps:
+        """The same with the fused map refined: (R,H,W).
+
+        The map is carried by the activations of every view, mirrored before and after if the view is, and the results
+        are averaged.
+        """
+        names, turns, seen = self.refining_blocks(how), self.resolved_targets().turns, []
+        device, images = made.fused.device, len(self.activations[self.blocks[-1]])
+        plain = self.image_of_row == tuple(range(images))
+        place = () if plain else (indices_on(self.image_of_row, device), indices_on(turns, device))
+        for trace, mirrored in ((self, False), *self.views):
+            maps = made.fused.flip(2) if mirrored else made.fused
+            if plain:
+                arranged = maps[:, None]
+            else:  # all maps of an image share its similarities; zeros stand where an image has fewer maps than others
+                arranged = maps.new_zeros(images, max(turns) + 1, *maps.shape[1:])
+                arranged[place] = maps
+            found = carried(arranged, [trace._block(name) for name in names])
+            rows = found[:, 0] if plain else found[place]
+            seen.append(rows.flip(2) if mirrored else rows)
+        whole = torch.stack(seen).mean(dim=0) if len(seen) > 1 else seen[0]
+        return made._replace(fused=torch.lerp(whole, made.fused, how.keep))
+
+    def _block(self, name: str) -> Tensor:
+        """The activation of a captured or earlier block, (B,C,h,w)."""
+        return self.activations[name] if name in self.activations else self.earlier[name]
 
     def raw(self, method: str = "gam", block: str | None = None) -> Tensor:
         """The method's maps of one block as its formula gives them: neither resized nor normalised.
@@ -369,7 +440,13 @@ class Trace:
         return fuse.resize(raw.flip(2) if mirrored else raw, size)
 
     def _explanation(
-        self, method: str, names: Sequence[str], how: fuse.Fusion, made: BlockMaps, lattice: str
+        self,
+        method: str,
+        names: Sequence[str],
+        how: fuse.Fusion,
+        made: BlockMaps,
+        lattice: str,
+        refine: Refinement | None = None,
     ) -> Explanation:
         device = made.fused.device
         found = self.checks
@@ -389,6 +466,8 @@ class Trace:
         if not self.lattices.keys().isdisjoint(names):
             found_at = {name: self.lattices[name].record() for name in names if name in self.lattices}
             about["lattice"] = {"reading": lattice, "blocks": found_at}
+        if refine is not None:
+            about["refine"] = refine.record(self.refining_blocks(refine))
         return Explanation(
             maps=made.fused.float(),
             blocks=dict(zip(names, made.blocks.float(), strict=True)),

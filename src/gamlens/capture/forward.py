@@ -38,6 +38,8 @@ class ForwardRecord:
         blocks: The wanted blocks by name, in the order in which they ran. Each is laid out as in the network, such as
             tokens (B,N,C); `activations` has them as (B,C,h,w).
         embedding: The embedding of each image, where it was asked for.
+        earlier: Blocks that ran before the wanted ones, by name, outside of any graph: only their values are wanted.
+        network_blocks: The names of all blocks of the network, in the order they run.
         grids: For blocks of tokens, where in the image each token lies.
         lattices: For blocks of which the network reads only every second (or s-th) row and column, which ones.
         checks: What may be wrong with the blocks.
@@ -51,6 +53,8 @@ class ForwardRecord:
     output: Any
     blocks: dict[str, Tensor]
     embedding: Tensor | None
+    earlier: dict[str, Tensor] = field(default_factory=dict)
+    network_blocks: tuple[str, ...] = ()
     grids: Mapping[str, TokenGrid] = field(default_factory=dict)
     lattices: Mapping[str, Lattice] = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
@@ -62,8 +66,16 @@ class ForwardRecord:
     @cached_property
     def activations(self) -> dict[str, Tensor]:
         """The blocks outside of the graph, (B,C,h,w) each."""
+        return self._as_maps(self.blocks)
+
+    @cached_property
+    def earlier_activations(self) -> dict[str, Tensor]:
+        """The blocks `earlier`, (B,C,h,w) each."""
+        return self._as_maps(self.earlier)
+
+    def _as_maps(self, blocks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
-        for name, block in self.blocks.items():
+        for name, block in blocks.items():
             found[name] = as_map(name, block.detach(), self.grids)
         return found
 
@@ -81,6 +93,8 @@ class ForwardRecord:
             output=None,
             blocks=blocks,
             embedding=None,
+            earlier=self.earlier,
+            network_blocks=self.network_blocks,
             grids=self.grids,
             lattices=self.lattices,
             has_graph=False,
@@ -88,7 +102,10 @@ class ForwardRecord:
 
 
 class ActivationStore:
-    """Keeps blocks and the embedding as a TensorTap finds them. With `graph`, autograd records from the first block."""
+    """Keeps blocks and the embedding as a TensorTap finds them. With `graph`, autograd records from the first block.
+
+    The points `earlier` run before all others; copies of them are kept, outside of the graph.
+    """
 
     def __init__(
         self,
@@ -96,10 +113,13 @@ class ActivationStore:
         embedding_point: LayerPoint | None = None,
         grids: Mapping[str, TokenGrid] | None = None,
         graph: bool = True,
+        earlier: Sequence[LayerPoint] = (),
     ) -> None:
         self.points, self.embedding_point, self.grids, self.graph = points, embedding_point, grids or {}, graph
-        self.wanted = [*points, embedding_point] if embedding_point is not None else [*points]
+        self.earlier_points = earlier
+        self.wanted = [*earlier, *points, embedding_point] if embedding_point is not None else [*earlier, *points]
         self.blocks: dict[str, Tensor] = {}
+        self.earlier: dict[str, Tensor] = {}
         self.versions: dict[str, int | None] = {}  # torch's count of changes of each block, as it was when kept
         self.embedding: Tensor | None = None
 
@@ -111,15 +131,19 @@ class ActivationStore:
         """
         if point == self.embedding_point and self.embedding is not None:
             raise GamlensError(f"The embedding layer {point.name!r} ran twice in one forward: name another one.")
-        if point not in self.points:
+        if point not in self.points and point not in self.earlier_points:
             self.embedding = tensor.clone()
             return tensor
-        if point.name in self.blocks:
+        if point.name in self.blocks or point.name in self.earlier:
             raise GamlensError(
                 f"Block {point.name!r} runs more than once in one forward, so it has no single activation: "
                 "name a block that runs once, or call the shared part by itself."
             )
         check_shape(point.name, tensor, self.grids.get(point.name))
+        if point in self.earlier_points:
+            self.earlier[point.name] = tensor.detach().clone()
+            self.embedding = self.earlier[point.name] if point == self.embedding_point else self.embedding
+            return tensor
         if self.graph:
             torch.set_grad_enabled(True)  # the hook runs inside the forward: all that follows this block is recorded
         apart = in_place and not (self.graph and tensor.requires_grad)  # a graph that exists already stays as it is
@@ -134,13 +158,13 @@ class ActivationStore:
 
     def check_complete(self) -> None:
         """Raise an error that names the first wanted tensor that was not found or was changed, if there is one."""
-        for point in self.points:
-            if point.name not in self.blocks:
+        for point in (*self.earlier_points, *self.points):
+            if point.name not in self.blocks and point.name not in self.earlier:
                 raise GamlensError(
                     f"Block {point.name!r} did not run in this forward: name one that the model calls, "
                     "as `lens.blocks` or `gamlens blocks` list them."
                 )
-            version = self.versions[point.name]
+            version = self.versions.get(point.name)
             if version is not None and self.blocks[point.name]._version != version:
                 raise GamlensError(
                     f"The model changed block {point.name!r} in place after it was read, so its activation is lost: "
@@ -162,6 +186,7 @@ def run_forward(
     during: AbstractContextManager[Any] | None = None,
     grids: Mapping[str, TokenGrid] | None = None,
     graph: bool = True,
+    earlier: Sequence[LayerPoint] = (),
 ) -> ForwardRecord:
     """Run a model once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output.
 
@@ -173,8 +198,9 @@ def run_forward(
         during: A context for the forward, which may change how gradients come back.
         grids: For blocks of tokens, where in the image each token lies.
         graph: Whether what follows the first block is recorded for a backward. Without points, nothing is.
+        earlier: Which blocks before `points` are kept, too, outside of the graph.
     """
-    store = ActivationStore(points, embedding, grids, graph)
+    store = ActivationStore(points, embedding, grids, graph, earlier)
     with guard.hold(), TensorTap(guard.model, store.wanted, store.take).attached():
         batch = batch.clone() if batch.is_inference() else batch
         amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
@@ -192,6 +218,7 @@ def run_forward(
         output=output,
         blocks=store.blocks,
         embedding=store.embedding,
+        earlier=store.earlier,
         grids=store.grids,
         has_graph=graph,
     )

@@ -35,6 +35,7 @@ class Program:
         workshop: The derived weights that the parts use.
         blocks: For each wanted block, the name of its value.
         embedding: The name of the embedding's value, if it is wanted.
+        earlier: For each block before the wanted ones that is kept without a graph, the name of its value.
         result: The leaves of what the model returns: the name of a value, or (constant,).
         form: The structure of what the model returns, which `result` is unflattened into.
         entry: The name of the input batch.
@@ -50,6 +51,7 @@ class Program:
     workshop: Workshop
     blocks: Mapping[str, str]
     embedding: str | None
+    earlier: Mapping[str, str]
     result: tuple[Any, ...]
     form: pytree.TreeSpec
     entry: str
@@ -111,11 +113,16 @@ class Program:
         leaves = [values[item] if isinstance(item, str) else item[0] for item in self.result]
         kept = {name: blocks[name] for name in self.blocks}
         embedding = values[self.embedding] if self.embedding is not None else None
+        aside = {}
+        for name, value in self.earlier.items():
+            check_shape(name, values[value], grids.get(name))
+            aside[name] = values[value].detach()
         return ForwardRecord(
             guard=self.guard,
             output=pytree.tree_unflatten(leaves, self.form),
             blocks=kept,
             embedding=embedding,
+            earlier=aside,
             grids=grids,
             has_graph=graph,
             backward_context=partial(self._backward, self._versions()),
@@ -148,6 +155,7 @@ def build(
     *,
     embedding: LayerPoint | None = None,
     precision: torch.dtype | None = None,
+    earlier: Sequence[LayerPoint] = (),
 ) -> Program:
     """Trace a model, cut it at the wanted blocks, and compile the parts.
 
@@ -157,12 +165,13 @@ def build(
         blocks: The wanted blocks.
         embedding: The tensor that is the embedding, if it is wanted.
         precision: The type of the derived weights; None keeps that of the model.
+        earlier: Which blocks before `blocks` are kept, too, outside of the graph.
 
     Raises:
         Unsupported: If the model cannot be compiled; the message says why.
     """
     model = guard.model
-    wanted = list(dict.fromkeys([*blocks, *([embedding] if embedding is not None else [])]))
+    wanted = list(dict.fromkeys([*blocks, *([embedding] if embedding is not None else []), *earlier]))
     own = tuple(_own(model))
     if any(map(_hooked, model.modules())):
         raise Unsupported("there are hooks on it")
@@ -193,6 +202,7 @@ def build(
         workshop=workshop,
         blocks={str(point): named[point] for point in blocks},
         embedding=named[embedding] if embedding is not None else None,
+        earlier={str(point): named[point] for point in earlier},
         result=result_of(traced, held),
         form=traced.call_spec.out_spec,
         entry=entry.name,

@@ -24,6 +24,7 @@ from gamlens.models.discovery.discover import NetworkLayout
 from gamlens.models.discovery.lattices import read_positions
 from gamlens.models.discovery.model_blocks import ModelBlocks, find_blocks, points_named, token_grids
 from gamlens.models.network import Output, pick
+from gamlens.refine import Refinement
 
 if TYPE_CHECKING:
     from gamlens.compiled import Program
@@ -139,7 +140,13 @@ class HookedModel:
         return batch
 
     def forward(
-        self, batch: Tensor, n: int | None, *, method: Method | None = None, embedding: bool = False
+        self,
+        batch: Tensor,
+        n: int | None,
+        *,
+        method: Method | None = None,
+        embedding: bool = False,
+        refine: Refinement | None = None,
     ) -> ForwardRecord:
         """Run one forward of `batch` (B,C,H,W) that keeps what a method reads, and check that it is finite.
 
@@ -149,20 +156,27 @@ class HookedModel:
                 blocks. For a method that needs no gradient, there is no graph. None stands for any method of kind
                 "block" that reads a gradient.
             embedding: Whether the embedding (B,D) is kept, too.
+            refine: How maps will be refined. The blocks that this needs and that are not among the last n are kept
+                without a graph.
         """
         batch = self.to_model(batch)
         found = self.model_blocks(batch)
         graph = method is None or method.needs_gradient
         if method is not None and method.kind == "input":
+            if refine is not None:
+                raise GamlensError(
+                    f"{method.title} reads the pixels, not blocks, so its maps cannot be refined: leave refine out."
+                )
             record = self._run(batch, found, (PIXELS,), method, embedding, graph)
             record.method = method
         else:
             points = last_layers(found.points, n)
             lattices = self._lattices_at(batch, found, points)  # before a graph takes memory
-            record = self._run(batch, found, points, None, embedding, graph)
-            record.lattices = lattices
+            earlier = [point for point in refine.choose(found.points) if point not in points] if refine else []
+            record = self._run(batch, found, points, None, embedding, graph, tuple(reversed(earlier)))
+            record.lattices, record.network_blocks = lattices, tuple(map(str, found.points))
         if record.blocks:
-            check = finite(record.activations, partial(_say_not_finite, self.name))
+            check = finite({**record.earlier_activations, **record.activations}, partial(_say_not_finite, self.name))
             record.checks = record.checks.with_check(check, batch.device)
         return record
 
@@ -179,6 +193,7 @@ class HookedModel:
         method: Method | None,
         embedding: bool,
         graph: bool,
+        earlier: tuple[LayerPoint, ...] = (),
     ) -> ForwardRecord:
         """Run the forward itself, compiled or plain.
 
@@ -189,6 +204,7 @@ class HookedModel:
             method: A method of kind "input", whose `during` context the forward runs under; None for all others.
             embedding: Whether the embedding is kept, too.
             graph: Whether autograd records what follows the first of `points`.
+            earlier: Which blocks before `points` are kept, too, outside of the graph.
         """
         batch = batch.clone() if found.writes_input else batch
         # `whole`: the embedding is what the model returns. No hook reads it; `_embedding` takes it from the output.
@@ -196,12 +212,15 @@ class HookedModel:
         whole = place is not None and place.name == OUTPUT and not has_output_module(self.inner)
         read = None if whole else place
         grids = self._grids_at(batch, found)
-        record = self._run_compiled(batch, points, read, grids, graph) if self.compile and method is None else None
+        record = None
+        if self.compile and method is None:
+            record = self._run_compiled(batch, points, read, grids, graph, earlier)
         if record is None:
             during = method.during() if method is not None else None
             record = run_forward(
-                self.guard, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids, graph=graph
-            )
+                self.guard, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids,
+                graph=graph, earlier=earlier,
+            )  # fmt: skip
         if place is not None:
             record.embedding = self._embedding(record, whole, batch.shape[0])
         return record
@@ -245,12 +264,13 @@ class HookedModel:
         embedding: LayerPoint | None,
         grids: Mapping[str, TokenGrid],
         graph: bool,
+        earlier: tuple[LayerPoint, ...],
     ) -> ForwardRecord | None:
         """One forward by a compiled program, built when it is first needed; None if the model cannot be compiled."""
         from gamlens import compiled
 
         # A program that was traced with one image takes only one; others take any number, if the model allows it.
-        key = (tuple(points), embedding, len(batch) == 1, batch.shape[1:], batch.dtype, batch.device)
+        key = (tuple(points), earlier, embedding, len(batch) == 1, batch.shape[1:], batch.dtype, batch.device)
         try:
             with self.guard.exclusive():  # no other thread's forward has hooks on the model meanwhile
                 program = self._programs.get(key)
@@ -259,7 +279,9 @@ class HookedModel:
                 if program is None and len(list(filter(None, self._programs.values()))) >= MOST_PROGRAMS:
                     raise compiled.Unsupported(f"{MOST_PROGRAMS} programs for other sizes or blocks exist already")
                 if program is None or not program.fits(batch):
-                    program = compiled.build(self.guard, batch, points, embedding=embedding, precision=self.dtype)
+                    program = compiled.build(
+                        self.guard, batch, points, embedding=embedding, precision=self.dtype, earlier=earlier
+                    )
                     self._programs[key] = program
                     if not program.fits(batch):
                         raise compiled.Unsupported(f"what it runs depends on the number of images, here {len(batch)}")

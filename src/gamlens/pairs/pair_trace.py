@@ -23,6 +23,7 @@ from gamlens.lattice import check_reading
 from gamlens.methods import METHODS
 from gamlens.pairs import correspondence
 from gamlens.pairs.correspondence import Matches, PairSide
+from gamlens.refine import Refine
 from gamlens.trace import Provenance, Trace
 
 
@@ -89,6 +90,7 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
         lattice: str = "read",
+        refine: Refine = False,
     ) -> PairExplanation:
         """Make both maps of every pair. No forward is run.
 
@@ -99,7 +101,7 @@ class PairTrace:
             n: How many of the captured blocks the maps are made of, counted from the last.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: A name of PAIR_SCORES, or a callable from two sets of embeddings (P,D) to numbers (P,).
-            lattice: As `Trace.explain` takes it.
+            lattice, refine: As `Trace.explain` takes them. Each map is refined by its own image's activations.
 
         Returns:
             A PairExplanation: `scores` (P,), and `x` and `y`, each with maps (P,H,W).
@@ -109,10 +111,13 @@ class PairTrace:
         entry = METHODS[method]
         x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
-            left, right = x.explain(method, n, fuse, lattice=lattice), y.explain(method, n, fuse, lattice=lattice)
+            left = x.explain(method, n, fuse, lattice=lattice, refine=refine)
+            right = y.explain(method, n, fuse, lattice=lattice, refine=refine)
         else:
             raw = entry.of_pair(x.activations[self.blocks[-1]], y.activations[self.blocks[-1]])
-            left, right = x.explain_raw(method, raw[0]), y.explain_raw(method, raw[1])
+            left, right = (
+                side.explain_raw(method, maps, refine=refine) for side, maps in zip((x, y), raw, strict=True)
+            )
         return PairExplanation(left, right, left.scores)
 
     def sides(self, score: str | scores.PairScoreFunction = "cosine", *, keep: bool = True) -> tuple[Trace, Trace]:
@@ -171,6 +176,7 @@ class PairTrace:
     ) -> Trace:
         """The Trace of x (0) or of y (1). Both share the checks, so that what is wrong with a pair is said once."""
         number, rows = self._place(side)
+        record = self.records[number]
         return Trace(
             activations=self._activations(side),
             gradients={block: gradient[rows] for block, gradient in gradients[number].items()},
@@ -179,9 +185,11 @@ class PairTrace:
             image_of_row=tuple(range(len(self))),
             provenance=self.provenances[side].scored_by(scores.score_name(score)),
             checks=waiting,
-            make_maps=self.records[number].make_maps,
-            lattices=self.records[number].lattices,
-            method=self.records[number].method,
+            make_maps=record.make_maps,
+            lattices=record.lattices,
+            earlier={block: h[rows] for block, h in record.earlier_activations.items()},
+            network_blocks=record.network_blocks,
+            method=record.method,
         )
 
     def _place(self, side: int) -> tuple[int, slice]:

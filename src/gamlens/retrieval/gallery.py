@@ -44,6 +44,7 @@ class Gallery:
         frames: Where the model's input lies in each image.
         about: Model, weights, block, embedding, precision, and a fingerprint of the weights. `check` compares them with
             those of a lens.
+        earlier: {block: (N,C,h,w)}: earlier blocks, by which maps are refined; {} unless asked for.
 
     Example:
         >>> gallery = lens.remember([photo, other])
@@ -60,6 +61,7 @@ class Gallery:
     pictures: Sequence[Picture]
     frames: tuple[Frame, ...]
     about: Mapping[str, str] = field(default_factory=dict)
+    earlier: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -82,7 +84,7 @@ class Gallery:
 
     @property
     def nbytes(self) -> int:
-        return sum(getattr(self, name).nbytes for name in TENSORS)
+        return sum(tensor.nbytes for tensor in (*(getattr(self, name) for name in TENSORS), *self.earlier.values()))
 
     def to(self, device: str | torch.device) -> Gallery:
         """The same Gallery with its tensors on another device.
@@ -125,7 +127,8 @@ class Gallery:
                 )
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        return {name: change(getattr(self, name)) for name in TENSORS}
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in TENSORS}
+        return {**changed, "earlier": {name: change(block) for name, block in self.earlier.items()}}
 
 
 def join_galleries(parts: Sequence[Gallery]) -> Gallery:
@@ -140,6 +143,7 @@ def join_galleries(parts: Sequence[Gallery]) -> Gallery:
     return replace(
         parts[0],
         **tensors,
+        earlier={name: torch.cat([part.earlier[name] for part in parts]) for name in parts[0].earlier},
         law=parts[0].law if len({part.law for part in parts}) == 1 else OTHER_FORM,
         pictures=tuple(picture for part in parts for picture in part.pictures),
         frames=tuple(frame for part in parts for frame in part.frames),

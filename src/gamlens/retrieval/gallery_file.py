@@ -18,7 +18,7 @@ from gamlens.inputs.images import Picture
 from gamlens.retrieval.embedding_form import EMBEDDING_FORMS
 from gamlens.retrieval.gallery import IDENTITY, TENSORS, Gallery
 
-GALLERY_FORMAT = 1
+PLAIN_FORMAT, EARLIER_FORMAT = 1, 2  # the second is written only for a gallery that has earlier blocks
 ROWS_AT_ONCE = 1024  # how many rows are checked at once; it limits the memory
 
 
@@ -26,12 +26,17 @@ def save(gallery: Gallery, path: str | os.PathLike[str]) -> str:
     """Write a gallery to one file and return its path. If writing fails, an older file at `path` stays as it was."""
     arrays: dict[str, Any] = {}
     kinds = {name: _put(arrays, name, getattr(gallery, name)) for name in TENSORS}
+    earlier = []
+    for number, (block, tensor) in enumerate(gallery.earlier.items()):
+        array = f"earlier-{number}"
+        earlier.append({"block": block, "array": array, "kind": _put(arrays, array, tensor)})
     images = []
     for number, (picture, frame) in enumerate(zip(gallery.pictures, gallery.frames, strict=True)):
         place = {"original": frame.original, "size": frame.size, "window": frame.window}
         images.append({"name": picture.name, **_keep(arrays, number, picture), **place})
     about = {"law": gallery.law, "size": gallery.size, "kinds": kinds, "about": dict(gallery.about)}
-    record = {"format": GALLERY_FORMAT, **about, "images": images}
+    record = {"format": PLAIN_FORMAT, **about, "images": images}
+    record |= {"format": EARLIER_FORMAT, "earlier": earlier} if earlier else {}
     arrays["record"] = np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)
     with StagedFiles() as staged:
         staged.write(Path(path), lambda out: np.savez(out, **arrays))
@@ -43,8 +48,9 @@ def load(path: str | os.PathLike[str]) -> Gallery:
     try:
         os.stat(path)
         record = json.loads(read_arrays(path, "record".__eq__)["record"].tobytes())
-        if record["format"] == GALLERY_FORMAT:
+        if record["format"] in (PLAIN_FORMAT, EARLIER_FORMAT):
             stored = {item.get("tensor") or item.get("png") for item in record["images"]}
+            stored |= {item["array"] for item in record.get("earlier", ())}
             return _restore(record, read_arrays(path, lambda name: name in TENSORS or name in stored))
     except FileNotFoundError as error:
         raise GamlensError(
@@ -55,14 +61,21 @@ def load(path: str | os.PathLike[str]) -> Gallery:
         raise GamlensError(
             f"Cannot read {str(path)!r} as a gallery: {str(why).rstrip('.')}. Give a file that Gallery.save wrote."
         ) from error
-    raise GamlensError(f"{str(path)!r} is written in format {record['format']}; this version reads {GALLERY_FORMAT}.")
+    raise GamlensError(
+        f"{str(path)!r} is written in format {record['format']}; this version reads {PLAIN_FORMAT} and "
+        f"{EARLIER_FORMAT}."
+    )
 
 
 def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
     images, about = record["images"], record["about"]
     tensors: dict[str, Any] = {
-        name: _rows(name, _take(found[name], record["kinds"][name]), len(images)) for name in TENSORS
+        name: _rows(name, _take(found[name], record["kinds"][name]), TENSORS[name], len(images)) for name in TENSORS
     }
+    earlier = {}
+    for item in record.get("earlier", ()):
+        block = str(item["block"])
+        earlier[block] = _rows(block, _take(found[item["array"]], item["kind"]), TENSORS["activations"], len(images))
     if record["law"] not in EMBEDDING_FORMS:
         raise ValueError(f"the law is {record['law']!r:.80}, not {' or '.join(EMBEDDING_FORMS)}")
     if not isinstance(about, dict):
@@ -78,14 +91,15 @@ def _restore(record: dict[str, Any], found: dict[str, Any]) -> Gallery:
         pictures=tuple(_picture(item, found) for item in images),
         frames=tuple(stored_frame(item, (height, width)) for item in images),
         about=about,
+        earlier=earlier,
     )
 
 
-def _rows(name: str, tensor: Tensor, images: int) -> Tensor:
+def _rows(name: str, tensor: Tensor, dimensions: int, images: int) -> Tensor:
     """A tensor with one row per image, of the number of dimensions that it must have, and finite."""
-    if not tensor.is_floating_point() or tensor.ndim != TENSORS[name] or len(tensor) != images:
+    if not tensor.is_floating_point() or tensor.ndim != dimensions or len(tensor) != images:
         raise ValueError(
-            f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not real numbers in {TENSORS[name]} dimensions with one "
+            f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not real numbers in {dimensions} dimensions with one "
             f"row for each of {images} images"
         )
     starts = range(0, images, ROWS_AT_ONCE)

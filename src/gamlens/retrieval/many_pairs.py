@@ -23,6 +23,7 @@ from gamlens.capture.backward import batched_gradients
 from gamlens.explanation import PairExplanation
 from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.inputs.images import Picture, pictures
+from gamlens.refine import Refine, Refinement
 from gamlens.retrieval.embedding_form import OTHER_FORM, block_gradient
 from gamlens.retrieval.gallery import FramedPicture, Gallery
 from gamlens.retrieval.pair_maps import PairMaps
@@ -50,9 +51,9 @@ def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -
     reads_block, any_form = entry.kind != "input", not entry.needs_gradient
     forwards = partial(embed_batches, lens, batch_size=options.batch_size)
     if reads_block:
-        forwards = partial(forwards, method=options.method)
+        forwards = partial(forwards, method=options.method, refine=options.refine)
     held = []
-    if options.blocks == 1 and reads_block:
+    if options.blocks == 1 and reads_block and all(_can_refine(lens, side, options.refine) for side in (x, y)):
         if not isinstance(x, Gallery):
             held = list(forwards(x))
             x = gather(held, lens.device)
@@ -63,6 +64,12 @@ def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -
     if options.top is not None and not isinstance(y, Gallery):
         y = gather(forwards(y), lens.device)
     return _by_backward(lens, x, y, options, held)
+
+
+def _can_refine(lens: Lens, side: GalleryOrList, refine: Refine) -> bool:
+    """Whether the blocks that maps are refined by are in a gallery; images that are yet to be run are no obstacle."""
+    how = Refinement.parse(refine)
+    return how is None or not isinstance(side, Gallery) or set(how.choose(lens.blocks)) <= side.earlier.keys()
 
 
 def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> PairExplanation:
@@ -84,7 +91,7 @@ def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> Pai
             h, g = {block: side.activations}, {}
             if vectors is not None:
                 g[block] = gradient_of(side, at, vectors[number])
-            maps.add(number, places, at, side.size, values, h, g, given[number])
+            maps.add(number, places, at, side.size, values, h, g, given[number], earlier=side.earlier)
     return maps.explanation(zip(x.pictures, x.frames, strict=True), zip(y.pictures, y.frames, strict=True))
 
 
@@ -123,7 +130,9 @@ def _by_backward(
     """
     queries, images = (list(side.pictures) if isinstance(side, Gallery) else side for side in (x, y))
     size = options.batch_size
-    forwards = partial(embed_batches, lens, method=options.method, n=options.blocks, batch_size=size)
+    forwards = partial(
+        embed_batches, lens, method=options.method, n=options.blocks, refine=options.refine, batch_size=size
+    )
     held = held or list(forwards(queries))
     ex = torch.cat([at_least_float32(batch.embeddings.detach()) for batch in held])
     known = (ex, y.embeddings.to(ex.device)) if isinstance(y, Gallery) else None
@@ -187,4 +196,5 @@ def _add_backward(
             record.activations,
             gradients,
             lattices=record.lattices,
+            earlier=record.earlier_activations,
         )

@@ -35,6 +35,7 @@ class PairMaps:
         self._provenance = Provenance((), (), (0, 0), labels=lens.labels, aliases=lens.aliases, about=about)
         self._saturated = torch.zeros(len(chosen), dtype=torch.bool, device=lens.device)
         self._sides: dict[int, Explanation] = {}
+        self._network_blocks = lens.blocks
 
     def score(self, places: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Compute the scores of the pairs `places`, whose embeddings are x and y, (R,D) each.
@@ -61,6 +62,7 @@ class PairMaps:
         gradients: dict[str, Tensor],
         given: Tensor | None = None,
         lattices: Mapping[str, Lattice] | None = None,
+        earlier: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Compute and store the maps of one side of the pairs `places`.
 
@@ -74,6 +76,7 @@ class PairMaps:
             gradients: {block: (R,C,h,w)}; {} where the method needs none.
             given: Raw maps (R,h,w), if the method has computed them already, as one of kind "pair" does.
             lattices: For blocks of which only some rows and columns are read, which ones.
+            earlier: {block: (B,C,h,w)}: earlier blocks, by which maps are refined.
         """
         trace = Trace(
             activations=activations,
@@ -83,12 +86,16 @@ class PairMaps:
             image_of_row=tuple(index),
             provenance=replace(self._provenance, size=size),
             lattices=lattices or {},
+            earlier=earlier or {},
+            network_blocks=self._network_blocks,
         )
+        options = self.options
         if given is None:
-            options = self.options
-            part = trace.explain(options.method, options.blocks, options.fuse, lattice=options.lattice)
+            part = trace.explain(
+                options.method, options.blocks, options.fuse, lattice=options.lattice, refine=options.refine
+            )
         else:
-            part = trace.explain_raw(self.options.method, given)
+            part = trace.explain_raw(options.method, given, refine=options.refine)
         whole = self._sides.get(side) or _empty(part, len(self.chosen))
         self._sides[side] = replace(whole, checks=whole.checks + part.checks)
         at = places.to(part.maps.device)

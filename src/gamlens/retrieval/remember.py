@@ -14,6 +14,7 @@ from gamlens.capture.forward import ForwardRecord, last_layers
 from gamlens.errors import GamlensError, attempt
 from gamlens.inputs.batch import ModelInput, join
 from gamlens.inputs.images import Picture, pictures
+from gamlens.refine import Refine
 from gamlens.retrieval.embedding_form import find_form
 from gamlens.retrieval.gallery import FramedPicture, Gallery, join_galleries, lens_identity
 from gamlens.streaming.prefetch import grouped, prefetch
@@ -43,11 +44,18 @@ class EmbeddedBatch:
 
 
 def embed_batches(
-    lens: Lens, images: Iterable[Any], *, method: str = "gam", n: int = 1, batch_size: int, workers: int | None = None
+    lens: Lens,
+    images: Iterable[Any],
+    *,
+    method: str = "gam",
+    n: int = 1,
+    refine: Refine = False,
+    batch_size: int,
+    workers: int | None = None,
 ) -> Iterator[EmbeddedBatch]:
-    """One forward per batch that keeps what `method` reads, while `workers` threads decode the next batches."""
+    """One forward per batch that keeps what `method` and `refine` read, while threads decode the next batches."""
     for _, ready in prefetch(lens.prepare, grouped(images, batch_size), workers=workers):
-        yield _embed(lens, ready, method=method, n=n)
+        yield _embed(lens, ready, method=method, n=n, refine=refine)
 
 
 def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gallery:
@@ -68,6 +76,7 @@ def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gall
             pictures=tuple(picture for picture, _ in batch.shown),
             frames=tuple(frame for _, frame in batch.shown),
             about={"block": block},
+            earlier=batch.record.earlier_activations,
         )
         parts.append(part.to(device))
     return join_galleries(parts)
@@ -76,34 +85,45 @@ def gather(batches: Iterable[EmbeddedBatch], device: str | torch.device) -> Gall
 @torch.inference_mode(False)
 @torch.no_grad()
 def remember(
-    lens: Lens, images: Any, *, batch_size: int, workers: int | None = None, device: str | torch.device | None = None
+    lens: Lens,
+    images: Any,
+    *,
+    refine: Refine = False,
+    batch_size: int,
+    workers: int | None = None,
+    device: str | torch.device | None = None,
 ) -> Gallery:
     """A Gallery of all images, with tensors on `device` (the model's by default). A bad image is an error."""
     if batch_size < 1:
         raise GamlensError(f"batch_size={batch_size}: give at least 1.")
-    batches = embed_batches(lens, pictures(images), batch_size=batch_size, workers=workers)
+    batches = embed_batches(lens, pictures(images), refine=refine, batch_size=batch_size, workers=workers)
     return replace(gather(batches, lens.device if device is None else device), about=lens_identity(lens))
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def remember_readable(
-    lens: Lens, images: Any, told: Callable[[Picture, GamlensError | None], None], *, batch_size: int
+    lens: Lens,
+    images: Any,
+    told: Callable[[Picture, GamlensError | None], None],
+    *,
+    refine: Refine = False,
+    batch_size: int,
 ) -> Gallery:
     """A Gallery on the CPU of the images that can be read. `told` is called for every image, with its error if any."""
 
     def batches() -> Iterator[EmbeddedBatch]:
         for group, (ready, errors) in prefetch(partial(_read, lens), grouped(pictures(images), batch_size)):
             if ready is not None:
-                yield _embed(lens, ready)
+                yield _embed(lens, ready, refine=refine)
             for picture, error in zip(group, errors, strict=True):
                 told(picture, error)
 
     return replace(gather(batches(), "cpu"), about=lens_identity(lens))
 
 
-def _embed(lens: Lens, ready: ModelInput, *, method: str = "gam", n: int = 1) -> EmbeddedBatch:
-    record = lens.forward(ready, n=n, method=method, embedding=True)
+def _embed(lens: Lens, ready: ModelInput, *, method: str = "gam", n: int = 1, refine: Refine = False) -> EmbeddedBatch:
+    record = lens.forward(ready, n=n, method=method, embedding=True, refine=refine)
     if not record.blocks:
         last_layers(lens.blocks, n)  # n=0 keeps no block: an error that says how many there are
     assert record.embedding is not None

@@ -14,6 +14,7 @@ from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.fuse import Fusion, at_least_float32, without_autocast
+from gamlens.refine import Refine
 
 SIDE_NAMES = ("queries", "gallery")
 
@@ -30,6 +31,7 @@ class PairOptions:
     n: int
     fuse: Fusion
     lattice: str
+    refine: Refine
     top: int | None
     pairs: Sequence[tuple[int, int]] | None
     batch_size: int
