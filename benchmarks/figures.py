@@ -67,6 +67,10 @@ MAPS = (("gam", 1), ("gam", 2), ("grad_cam", 1), ("grad_cam_pp", 1))
 COMMANDS = {
     "overview": "photos/two.jpg photos/cheetah.jpg photos/cheetah_face.jpg -t 'Egyptian cat' -t espresso -t cup",
     "classes": "photos/cheetah.jpg photos/coffee.jpg photos/pagoda.jpg photos/flower.jpg",
+    "sharp": "photos/cheetah.jpg photos/lion.jpg photos/coffee.jpg photos/tower.jpg photos/pagoda.jpg "
+    "photos/flower.jpg",
+    "sharp_pairs": "photos/cheetah.jpg photos/cheetah_face.jpg photos/cheetah.jpg photos/lion.jpg photos/tower.jpg "
+    "photos/pagoda.jpg --dpi 160",
     "cosine": "photos/cheetah.jpg photos/cheetah_face.jpg photos/tower.jpg photos/pagoda.jpg",
     "dot": "photos/cheetah.jpg photos/cheetah_face.jpg photos/tower.jpg photos/pagoda.jpg --dpi 160",
     "overflow": "photos/tower.jpg photos/pagoda.jpg photos/cheetah.jpg photos/lion.jpg",

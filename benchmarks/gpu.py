@@ -139,6 +139,8 @@ def calls(name: str, size: int, precision: str, fast: bool, device: str, *, besi
         found["plain forward, eager fp32"] = plain(model, batch, None)
     for n in (1, 2, 4):
         found[f"gamlens GAM n={n}"] = partial(lens.classify, batch, classes, n=n)
+    for n in (1, 2):
+        found[f"gamlens GAM n={n}, refined"] = partial(lens.classify, batch, classes, n=n, refine=True)
     if not fast:
         found |= sketches(lens, fed, classes, DTYPES[precision])
         found["gamlens, every method n=2"] = partial(every, lens, batch, classes)

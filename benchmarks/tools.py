@@ -172,6 +172,7 @@ def tools_of(lens: Lens, peers: dict[str, Any]) -> list[Tool]:
     one = two[-1:]
     tools = [Tool("plain forward", "-", plain(model))]
     tools += [Tool("gamlens GAM", f"{n}", partial(lens.classify, n=n)) for n in (1, 2, 4)]
+    tools += [Tool("gamlens GAM, refined by 2 blocks", f"{n}", partial(lens.classify, n=n, refine=2)) for n in (1, 2)]
     tools.append(Tool("gamlens, every method", "2", every_method(lens)))
     if attr := peers.get("captum"):
         tools += [Tool("captum LayerGradCam", f"{len(use)}", captum(attr, model, use)) for use in (one, two)]

@@ -221,3 +221,78 @@ def finish(planes, size):
     for plane in planes:
         total += min_max(resize(plane, size))
     return total / len(planes)
+
+
+# Refinement by self-similarity
+
+
+def directions(h):
+    """phi(p) of every position p, (C,) each: (h(p) - mean) / length, or None where nothing but rounding is left."""
+    _, u, v = h.shape
+    mean = sum(h[:, i, j] for i, j in np.ndindex(u, v)) / (u * v)
+    most = max(math.sqrt(dot(h[:, i, j], h[:, i, j])) for i, j in np.ndindex(u, v))
+    found = []
+    for i, j in np.ndindex(u, v):
+        rest = h[:, i, j] - mean
+        length = math.sqrt((rest * rest).sum())
+        found.append(rest / length if length > 1e-12 * most else None)
+    return found
+
+
+def similarity(a, b):
+    """<phi(p), phi(q)>; positions without a direction are alike, and unlike all others."""
+    if a is None or b is None:
+        return float(a is b)
+    return (a * b).sum()
+
+
+def affinity(h, factor):
+    """A(p,q) = max(0, s(p,q)) ^ gamma with gamma = max(1, factor r): (uv,uv). r is the spread of s(p,q), p != q."""
+    phi = directions(h)
+    count = len(phi)
+    s = np.array([[similarity(phi[p], phi[q]) for q in range(count)] for p in range(count)])
+    squares = [s[p, q] ** 2 for p, q in np.ndindex(count, count) if p != q]
+    spread = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+    gamma = max(1.0, factor * spread)
+    return np.array([[max(0.0, s[p, q]) ** gamma for q in range(count)] for p in range(count)])
+
+
+def carry(plane, weights):
+    """m'(p) = sum_q A(p,q) m(q) / sum_q A(p,q) for a map of the block's own size."""
+    flat, result = plane.reshape(-1), np.zeros(plane.size)
+    for p in range(plane.size):
+        result[p] = sum(weights[p, q] * flat[q] for q in range(plane.size)) / sum(weights[p])
+    return result.reshape(plane.shape)
+
+
+def smooth(rows, count):
+    """Linear resampling of rows (n, ...) -> (count, ...) with a triangle as wide as a new row, if that is wider."""
+    n, result = len(rows), []
+    step = n / count
+    wide = max(1.0, step)
+    for place in range(count):
+        centre = (place + 0.5) * step
+        taps = [(k, 1 - abs(k + 0.5 - centre) / wide) for k in range(n) if abs(k + 0.5 - centre) < wide]
+        result.append(sum(weight * rows[k] for k, weight in taps) / sum(weight for _, weight in taps))
+    return np.stack(result)
+
+
+def carried(plane, blocks, factor):
+    """NRM(RSZ(m')): a map (H,W) carried to one block after the other, (C,u,v) each."""
+    size = plane.shape
+    for h in blocks:
+        plane = carry(smooth(smooth(plane, h.shape[1]).T, h.shape[2]).T, affinity(h, factor))
+    return min_max(plane if plane.shape == size else resize(plane, size))
+
+
+def refined(plane, views, factor, keep=0.5):
+    """keep m + (1 - keep) NRM(RSZ(m')); of several views the mean.
+
+    Each view is (blocks, mirrored): the blocks that the map is carried to, in this order, and whether they are those
+    of the mirrored image.
+    """
+    total = np.zeros(plane.shape)
+    for blocks, mirrored in views:
+        own = carried(plane[:, ::-1] if mirrored else plane, blocks, factor)
+        total += own[:, ::-1] if mirrored else own
+    return keep * plane + (1 - keep) * total / len(views)

@@ -43,6 +43,10 @@ def counted() -> tuple[Lens, Counter]:
         (lambda lens: lens.compare(X, Y, method="vdsn", score="dot"), [4]),
         (lambda lens: lens.compare(X, Z), [2, 2]),
         (lambda lens: lens.trace_pair(X, Z, n=None), [2, 2]),
+        (lambda lens: lens.classify(X, [[1, 2], 3], n=1, refine=2), [2]),
+        (lambda lens: lens.classify(X, n=1, sharp=True, views="flip"), [2, 2]),
+        (lambda lens: lens.compare(X, Y, n=1, refine=2), [4]),
+        (lambda lens: lens.compare(X, Z, method="vdsn", score="dot", refine=2), [2, 2]),
     ],
 )
 def test_forwards(counted: tuple[Lens, Counter], call: Callable[[Lens], object], sizes: list[int]) -> None:
@@ -61,6 +65,8 @@ def test_nothing_runs_again_for_another_method_number_or_target(counted: tuple[L
             trace.explain(method, n)
             pair.explain(method, n)
             pair.explain(method, n, score="dot")
+        trace.explain(method, 1, refine=2)
+        pair.explain(method, 1, refine=2)
     for method in methods.names("pair"):
         pair.explain(method)
     trace.retarget([[1, 2], None]).explain()
@@ -74,6 +80,19 @@ def test_explaining_runs_no_backward() -> None:
     with FlopCounterMode(display=False) as flops:
         trace.explain("gam", 3)
     assert flops.get_total_flops() == 0
+
+
+def test_refining_runs_no_forward_and_no_backward() -> None:
+    """Two products per block of N positions and C channels: the similarities, and the means of one map per target."""
+    trace = Lens(nets.small()).trace(X, [[1, 2, 3], 4], n=1, refine=2)
+    with FlopCounterMode(display=False) as flops:
+        trace.explain("gam", 1, refine=2)
+    counted = flops.get_flop_counts()["Global"]
+    assert set(counted) == {torch.ops.aten.bmm}
+    # Two images with three columns of maps each, and a column and a channel of our own.
+    assert sum(counted.values()) == sum(
+        2 * 2 * count**2 * ((c + 1) + (3 + 1)) for count, c in ((8**2, 24), (16**2, 16))
+    )
 
 
 def test_no_graph_before_the_earliest_block() -> None:
@@ -115,6 +134,20 @@ def bytes_for_backward(model: nn.Module, call: Callable[[], object]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
+@pytest.mark.parametrize("net", ["small", "resnet18"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_refining_keeps_nothing_for_the_backward(net: str, n: int) -> None:
+    lens = Lens(nets.small().float()) if net == "small" else nets.zoo(net)
+    batch = X.float()
+    plain = bytes_for_backward(lens.model, lambda: lens.trace(batch, 0, n=n))
+    refined = bytes_for_backward(lens.model, lambda: lens.trace(batch, 0, n=n, refine=2).explain(n=n, refine=2))
+    assert refined == plain > 0
+    if net == "small":
+        assert plain < bytes_for_backward(lens.model, lambda: lens.trace(batch, 0, n=3)), (
+            "blocks in the graph cost more"
+        )
+
+
 @pytest.mark.slow
 def test_resnet50_keeps_at_most_8_mib_an_image() -> None:
     lens, batch = nets.zoo("resnet50"), torch.randn(2, 3, 224, 224)
@@ -149,3 +182,14 @@ def test_operations_of_twenty_targets(n: int, each: float) -> None:
         lens.trace(batch, [list(range(20))], n=n)
     extra = ours.get_total_flops() / plain.get_total_flops() - 1
     assert 0 < extra <= 20 * each
+
+
+@pytest.mark.slow
+def test_operations_of_a_refined_map() -> None:
+    """The whole map of one class from the last block, refined by two: 1.046 plain forwards of ResNet-101."""
+    lens, batch = nets.zoo("resnet101"), torch.randn(1, 3, 224, 224)
+    with FlopCounterMode(display=False) as plain, torch.no_grad():
+        lens.model(batch)
+    with FlopCounterMode(display=False) as ours:
+        lens.classify(batch, 0, n=1, refine=2)
+    assert 1 < ours.get_total_flops() / plain.get_total_flops() <= 1.05

@@ -11,8 +11,8 @@ import spine
 # calls, functions, files, file changes: what one call takes, plus ten per cent
 LIMITS = {
     "classify(tensor)": (96, 65, 14, 52),
-    "classify(path)": (123, 81, 19, 67),
-    "compare(a, b)": (199, 95, 16, 100),
+    "classify(path)": (123, 82, 20, 67),
+    "compare(a, b)": (204, 99, 16, 100),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gamlens import METHODS, GamlensError, GamlensWarning, Lens, methods
+from gamlens import METHODS, GamlensError, GamlensWarning, Lens, Refinement, methods
 
 BLOCK_METHODS = methods.names("block")
 SCALE_FREE = [name for name in BLOCK_METHODS if METHODS[name].scales_with_gradient]
@@ -257,3 +257,122 @@ def test_a_stream_takes_a_temperature(lens: Lens) -> None:
     photo = torch.randint(0, 255, (64, 64, 3), dtype=torch.uint8).numpy()
     (found,) = lens.stream([photo], score="softmax", temperature=2.0)
     nets.same(found.explanation, lens.classify(photo, score="softmax", temperature=2.0))
+
+
+@quiet
+@pytest.mark.parametrize("method", ["gam", "eigen_cam"])
+@pytest.mark.parametrize("views", [(), ("flip",)])
+def test_a_refined_map_is_the_same_wherever_its_blocks_were_captured(
+    lens: Lens, method: str, views: tuple[str, ...]
+) -> None:
+    """Among the last n, or before them: by classify, by a trace for it, and by a trace of all blocks."""
+    batch, targets = nets.images(2, (32, 48)), [[1, 2], 3]
+    for n in (1, 2, 3):
+        found = lens.classify(batch, targets, method=method, n=n, refine=2, views=views)
+        for captured in ({"n": n, "refine": 2}, {"n": None}):
+            trace = lens.trace(batch, targets, views=views, **captured)
+            again = trace.explain(method, n, refine=2)
+            nets.same(again, found)
+            assert again.about["refine"] == {"blocks": ["layer2", "layer1"], "keep": 0.5}
+            assert trace.refining_blocks(2) == ("layer2", "layer1")
+            assert trace.refining_blocks(1) == ("layer2",)
+
+
+def test_what_refining_needs_is_captured_and_no_more(lens: Lens) -> None:
+    for n, how, blocks, earlier in (
+        (1, 2, ["layer3"], ["layer1", "layer2"]),
+        (1, 1, ["layer3"], ["layer2"]),
+        (2, True, ["layer2", "layer3"], ["layer1"]),
+        (2, 1, ["layer2", "layer3"], []),
+        (None, 2, ["layer1", "layer2", "layer3"], []),
+        (2, False, ["layer2", "layer3"], []),
+    ):
+        trace = lens.trace(nets.images(1), 1, n=n, refine=how)
+        assert (list(trace.activations), list(trace.gradients), list(trace.earlier)) == (blocks, blocks, earlier)
+        assert trace.blocks == tuple(blocks)
+        assert trace.network_blocks == ("layer1", "layer2", "layer3")
+
+
+@pytest.mark.parametrize(
+    ("n", "how", "missing"),
+    [
+        (1, 1, r"refine=1 needs layer2, and layer2 was not captured: trace the images again with refine=1, or with a"),
+        (2, True, r"refine=2 needs layer2, layer1, and layer1 was not captured: trace the images again with refine=2"),
+    ],
+)
+def test_blocks_that_refining_needs_must_have_been_captured(lens: Lens, n: int, how: int, missing: str) -> None:
+    batch = nets.images(2)
+    for call in (
+        lambda: lens.trace(batch, n=n).explain(n=n, refine=how),
+        lambda: lens.trace(batch, n=n, views="flip").explain(n=n, refine=how),
+        lambda: lens.trace(batch, n=n, score=lambda output: output[:, 0]).explain(n=n, refine=how),
+        lambda: lens.trace(batch, n=n).explain_raw("gam", torch.rand(2, 4, 4), refine=how),
+        lambda: lens.trace_pair(batch, nets.images(2, seed=1), n=n).explain(n=n, refine=how),
+        lambda: lens.trace_pair(batch, nets.images(2, seed=1), n=n).explain("vdsn", refine=how),
+    ):
+        with pytest.raises(GamlensError, match=missing):
+            call()
+
+
+def test_maps_of_pixels_are_not_refined(lens: Lens) -> None:
+    trace = lens.trace(nets.images(1), 1, method="input_gradient")
+    for call in (lambda: trace.explain("input_gradient", refine=True), lambda: trace.refining_blocks(1)):
+        with pytest.raises(GamlensError, match=r"are of pixels and cannot be refined: leave refine out"):
+            call()
+    with pytest.raises(GamlensError, match=r"reads the pixels, not blocks, so its maps cannot be refined"):
+        lens.trace(nets.images(1), 1, method="input_gradient", refine=True)
+
+
+@pytest.mark.parametrize("views", [(), ("flip", 0.75)])
+def test_retargeting_and_releasing_keep_what_refines(lens: Lens, views: tuple[str | float, ...]) -> None:
+    batch = nets.images(2)
+    trace = lens.trace(batch, 5, n=1, refine=2, views=views)
+    other = trace.retarget([[1, 2, 3], None])
+    expected = lens.classify(batch, [[1, 2, 3], None], n=1, refine=2, views=views)
+    nets.same(other.explain(n=1, refine=2), expected)
+    nets.same(other.release().explain(n=1, refine=2), expected)
+    nets.same(other.retarget(5).explain(n=1, refine=2), trace.explain(n=1, refine=2))
+    lean = lens.trace(batch, [[1, 2, 3], None], n=1, refine=2, views=views, keep_graph=False)
+    nets.same(lean.explain(n=1, refine=2), expected)
+
+
+def test_a_callable_score_is_refined_like_a_class(lens: Lens) -> None:
+    batch = nets.images(2)
+    found = lens.trace(batch, score=lambda output: output[:, 4], n=1, refine=2).explain(n=1, refine=2)
+    torch.testing.assert_close(found.maps, lens.classify(batch, 4, n=1, refine=2).maps, atol=1e-6, rtol=0)
+
+
+def test_refining_changes_nothing_in_the_trace(lens: Lens) -> None:
+    trace = lens.trace(nets.images(2), [[1, 2], 3], n=1, refine=2, views="flip")
+    plain = trace.explain(n=1)
+    held = [{**own.activations, **own.gradients, **own.earlier} for own in (trace, trace.views[0][0])]
+    before = [{name: tensor.clone() for name, tensor in own.items()} for own in held]
+    one, two = trace.explain(n=1, refine=Refinement(2, 0)), trace.explain(n=1, refine=Refinement(2, 0))
+    assert torch.equal(one.maps, two.maps)
+    assert torch.equal(trace.explain(n=1).maps, plain.maps)
+    for own, kept in zip(held, before, strict=True):
+        for name, tensor in own.items():
+            assert torch.equal(tensor, kept[name])
+
+
+def test_maps_from_elsewhere_are_refined_alike(lens: Lens) -> None:
+    """`refine` of the plain maps gives what `explain` does; raw maps of another making go the same way."""
+    trace = lens.trace(nets.images(2), [[1, 2], 3], n=1, refine=2, views="flip")
+    for how in (1, True, Refinement(2, 0.1)):
+        found = trace.refine(trace.explain(n=1).maps, how)
+        torch.testing.assert_close(found.float(), trace.explain(n=1, refine=how).maps, atol=1e-5, rtol=0)
+    alone = lens.trace(nets.images(2), [[1, 2], 3], n=1, refine=2)
+    nets.same(alone.explain_raw("gam", alone.raw("gam"), refine=2), alone.explain(n=1, refine=2))
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_refining_under_autocast_and_in_inference_mode(inference: bool) -> None:
+    lens, batch = Lens(nets.small().float()), nets.images(2).float()
+    expected = lens.classify(batch, [[1, 2], 3], n=1, refine=2)
+    with torch.inference_mode(inference), torch.autocast("cpu", dtype=torch.bfloat16, enabled=not inference):
+        trace = lens.trace(batch, [[1, 2], 3], n=1, refine=2)
+        found = trace.explain(n=1, refine=2)
+        again = trace.refine(trace.explain(n=1).maps, 2)
+    near = 1e-5 if inference else 0.1  # the forward itself runs in bfloat16
+    torch.testing.assert_close(found.maps, expected.maps, atol=near, rtol=0)
+    torch.testing.assert_close(again, found.maps, atol=1e-5, rtol=0)

@@ -671,7 +671,9 @@ class Lens:
             >>> found.x.index.tolist(), len(found.y.index)
             ([0], 1)
         """
-        refine, _ = preset(sharp, refine, ())
+        refine, views = preset(sharp, refine, ())
+        if views:
+            raise GamlensError(f"sharp={sharp!r}: many pairs are explained without views: give sharp=True.")
         options = retrieval.PairOptions(
             score=score,
             method=method,

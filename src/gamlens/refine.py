@@ -158,8 +158,9 @@ def carry(maps: Tensor, activation: Tensor, *, at_once: int = ENTRIES_AT_ONCE) -
     # A column of ones beside the maps gives the sum of the weights in the same product.
     columns = torch.cat([values.flatten(2), values.new_ones(images, 1, positions)], dim=1).transpose(1, 2)
     directions, parts = _directions(activation), []
-    for some in torch.split(torch.arange(images), max(1, at_once // positions**2)):
-        part = slice(int(some[0]), int(some[-1]) + 1)
+    group = max(1, at_once // positions**2)
+    for start in range(0, images, group):
+        part = slice(start, start + group)
         weights = torch.bmm(directions[part].transpose(1, 2), directions[part])
         parts.append(torch.bmm(_sharpened(weights), columns[part]))
     sums = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -172,12 +173,16 @@ def _directions(activation: Tensor) -> Tensor:
     A position whose activation is the mean of the block, up to rounding, has no direction. The last channel is 1 there
     and 0 elsewhere, so that such positions are similar to each other and to no others.
     """
-    flat = activation.flatten(2)
-    centred = flat - flat.mean(dim=2, keepdim=True)
+    flat = activation.detach().flatten(2)
+    images, channels, positions = flat.shape
+    found = flat.new_empty(images, channels + 1, positions)
+    centred = torch.sub(flat, flat.mean(dim=2, keepdim=True), out=found[:, :channels])
     length = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
     noise = 16 * torch.finfo(flat.dtype).eps * torch.linalg.vector_norm(flat, dim=1).amax(dim=1)[:, None, None]
     none = length <= noise
-    return torch.cat([centred.div_(length.masked_fill(none, math.inf)), none.to(flat.dtype)], dim=1)
+    centred.div_(length.masked_fill(none, math.inf))
+    found[:, channels:] = none
+    return found
 
 
 def _sharpened(similarities: Tensor) -> Tensor:

@@ -293,7 +293,7 @@ class Trace:
                 if lattice == "read" and not self.lattices.keys().isdisjoint(names):
                     used = tuple(map(self.lattices.get, names))
                 made = self.make_maps(entry.fn, inputs, self.provenance.size, fuse, used)
-            made = made if chosen is None else self._refined(made, chosen)
+            made = made if chosen is None else made._replace(fused=self.refine(made.fused, chosen))
         return self._explanation(method, names, fuse, made, lattice, chosen)
 
     def explain_raw(self, method: str, raw: Tensor, *, refine: Refine = False) -> Explanation:
@@ -301,7 +301,7 @@ class Trace:
         chosen = Refinement.parse(refine)
         with torch.no_grad(), without_autocast(self.scores):
             made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
-            made = made if chosen is None else self._refined(made, chosen)
+            made = made if chosen is None else made._replace(fused=self.refine(made.fused, chosen))
         return self._explanation(method, self.blocks[-1:], "mean", made, "keep", chosen)
 
     def refining_blocks(self, refine: Refine) -> tuple[str, ...]:
@@ -320,33 +320,40 @@ class Trace:
         names = chosen.choose(self.network_blocks or (*self.earlier, *self.activations))
         if missing := [name for name in names if name not in known]:
             raise GamlensError(
-                f"Refining by {len(names)} blocks needs {', '.join(names)}, and {', '.join(missing)} was not captured: "
+                f"refine={chosen.blocks} needs {', '.join(names)}, and {', '.join(missing)} was not captured: "
                 f"trace the images again with refine={chosen.blocks}, or with a larger n."
             )
         return names
 
-    def _refined(self, made: BlockMaps, how: Refinement) -> BlockMaps:
-        """The same with the fused map refined: (R,H,W).
+    def refine(self, maps: Tensor, refine: Refine = True) -> Tensor:
+        """Refine maps of the rows of this trace, as `explain(refine=...)` does with its own: (R,H,W) -> (R,H,W).
 
-        The map is carried by the activations of every view, mirrored before and after if the view is, and the results
-        are averaged.
+        They may come from anywhere: another method, or a prior. A map is carried by the activations of every view,
+        mirrored before and after if the view is, and the results are averaged.
         """
+        how = Refinement.parse(refine)
+        if how is None:
+            return maps
+        expected = (len(self.image_of_row), *self.provenance.size)
+        if maps.shape != expected:
+            raise GamlensError(f"A map per row of this trace has the shape {expected}; found {tuple(maps.shape)}.")
         names, turns, seen = self.refining_blocks(how), self.resolved_targets().turns, []
-        device, images = made.fused.device, len(self.activations[self.blocks[-1]])
+        images = len(self.activations[self.blocks[-1]])
         plain = self.image_of_row == tuple(range(images))
-        place = () if plain else (indices_on(self.image_of_row, device), indices_on(turns, device))
-        for trace, mirrored in ((self, False), *self.views):
-            maps = made.fused.flip(2) if mirrored else made.fused
-            if plain:
-                arranged = maps[:, None]
-            else:  # all maps of an image share its similarities; zeros stand where an image has fewer maps than others
-                arranged = maps.new_zeros(images, max(turns) + 1, *maps.shape[1:])
-                arranged[place] = maps
-            found = carried(arranged, [trace._block(name) for name in names])
-            rows = found[:, 0] if plain else found[place]
-            seen.append(rows.flip(2) if mirrored else rows)
-        whole = torch.stack(seen).mean(dim=0) if len(seen) > 1 else seen[0]
-        return made._replace(fused=torch.lerp(whole, made.fused, how.keep))
+        place = () if plain else (indices_on(self.image_of_row, maps.device), indices_on(turns, maps.device))
+        with torch.no_grad(), without_autocast(maps):
+            for trace, mirrored in ((self, False), *self.views):
+                own = maps.flip(2) if mirrored else maps
+                if plain:
+                    arranged = own[:, None]
+                else:  # the maps of an image share its similarities; zeros stand where it has fewer maps than others
+                    arranged = own.new_zeros(images, max(turns) + 1, *own.shape[1:])
+                    arranged[place] = own
+                found = carried(arranged, [trace._block(name) for name in names])
+                rows = found[:, 0] if plain else found[place]
+                seen.append(rows.flip(2) if mirrored else rows)
+            whole = torch.stack(seen).mean(dim=0) if len(seen) > 1 else seen[0]
+            return torch.lerp(whole, maps.to(whole.dtype), how.keep)
 
     def _block(self, name: str) -> Tensor:
         """The activation of a captured or earlier block, (B,C,h,w)."""

@@ -145,3 +145,26 @@ def test_an_embedding_that_is_also_a_block_is_read_before_it_is_changed() -> Non
     x, y = nets.images(1, seed=1), nets.images(1, seed=2)
     ours, plain = (Lens(nets.seeded(make), **options).trace_pair(x, y) for make in (Tail, nets.Small))
     assert torch.equal(ours.embeddings[0], plain.embeddings[0])
+
+
+class ChangesEarlier(nets.Small):
+    """Changes its first block in place, before its second reads it and again afterwards."""
+
+    def features(self, x: Tensor) -> Tensor:
+        y = self.layer1(self.stem(x))
+        z = self.layer2(F.relu_(y.sub_(0.5)))
+        y.mul_(-1)
+        return self.layer3(z)
+
+
+@pytest.mark.parametrize("block", ["layer1", "layer1:sub", "layer1:sub:relu", "layer2:input"])
+def test_an_earlier_block_has_its_values_from_before_a_change(block: str) -> None:
+    """What layer1 gave, that less 1/2, or what layer2 read, whatever is done to the same memory later."""
+    net, x = nets.seeded(ChangesEarlier), nets.images(2)
+    lens = Lens(net, blocks=[block, "layer2", "layer3"])
+    trace = lens.trace(x, 4, n=1, refine=2)
+    with torch.no_grad():
+        first = net.layer1(net.stem(x))
+    expected = {"layer1": first, "layer1:sub": first - 0.5}.get(block, (first - 0.5).relu())
+    assert torch.equal(trace.earlier[block], expected)
+    assert torch.equal(trace.output, net(x))

@@ -59,6 +59,17 @@ def test_float16_waits_for_nothing(far: None) -> None:
     assert seen.found == []
 
 
+def test_refining_waits_for_nothing(far: None) -> None:
+    lens, images = Lens(nets.small().float()), nets.images(3).float()
+    lens.classify(images, [0, 1, 2], views="flip")
+    with Waits() as seen:
+        lens.classify(images, [0, 1, 2], n=1, refine=2)
+        lens.classify(images, [None, 1, [2, None]], refine=True, views="flip")
+        lens.compare(images, images.flip(3), score="dot", refine=True)
+        lens.compare(images, images.flip(3), method="vdsn", score="dot", refine=True)
+    assert seen.found == []
+
+
 def broken() -> Lens:
     net = nets.small().float()
     with torch.no_grad():

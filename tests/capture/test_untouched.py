@@ -94,6 +94,7 @@ CALLS: dict[str, Callable[[Lens], object]] = {
     "compare": lambda lens: lens.compare(nets.images(2), nets.images(2, seed=3)),
     "two sizes": lambda lens: lens.compare(nets.images(2), nets.images(2, 80)),
     "lens": lambda lens: Lens(lens.model, blocks=["layer3", "layer1"]).classify(nets.images(1)),
+    "refine": lambda lens: lens.classify(nets.images(2), [[1, 2], 3], n=1, refine=2, views="flip"),
 }
 FAILURES: dict[str, Callable[[Lens], object]] = {
     "class": lambda lens: lens.classify(nets.images(2), 99),
@@ -103,6 +104,9 @@ FAILURES: dict[str, Callable[[Lens], object]] = {
     "detached": lambda lens: lens.trace(nets.images(2), score=lambda output: output[:, 0].detach()),
     "channels": lambda lens: lens.classify(nets.images(2, channels=4)),
     "block": lambda lens: Lens(lens.model, blocks=["fc"]).classify(nets.images(1)),
+    "refine": lambda lens: lens.classify(nets.images(2), n=1, refine=9),
+    "not captured": lambda lens: lens.trace(nets.images(2), n=1).explain(n=1, refine=2),
+    "an earlier block": lambda lens: Lens(lens.model, blocks=["fc", "layer3"]).classify(nets.images(1), refine=1),
 }
 
 
@@ -141,6 +145,21 @@ def test_an_exception_in_the_forward_changes_nothing(error: BaseException, bound
     unchanged(before, state(net))
     net.error = None
     assert len(lens.classify(nets.images(2))) == 2
+
+
+def test_an_exception_after_the_earlier_blocks_changes_nothing() -> None:
+    """They are kept by then, and their hooks are still there."""
+    net = lived_in()
+    lens = Lens(net)
+    expected = lens.classify(nets.images(2), 3, n=1, refine=2)
+    net.error = ValueError("inside")
+    before = state(net)
+    with pytest.raises(GamlensError) as caught:
+        lens.classify(nets.images(2), 3, n=1, refine=2)
+    assert caught.value.__cause__ is net.error
+    unchanged(before, state(net))
+    net.error = None
+    nets.same(lens.classify(nets.images(2), 3, n=1, refine=2), expected)
 
 
 def test_a_model_in_train_mode_is_looked_at_in_eval_mode() -> None:
@@ -238,6 +257,21 @@ def test_threads_get_what_one_would(workers: int, training: bool) -> None:
             nets.same(ours, theirs)
     assert all(module.training == training for module in net.modules())
     assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_two_threads_refine_through_one_lens() -> None:
+    lens, batches = Lens(nets.small()), [nets.images(2, seed=seed) for seed in range(6)]
+
+    def look(job: int) -> Any:
+        if job % 3 == 2:
+            return lens.compare(batches[job], batches[job - 1], n=1, refine=2).y
+        return lens.classify(batches[job], [[1, 2], job], n=1, refine=2 if job % 3 else False)
+
+    alone = [look(job) for job in range(6)]
+    with ThreadPoolExecutor(2) as pool:
+        for ours, theirs in zip(pool.map(look, range(6)), alone, strict=True):
+            nets.same(ours, theirs)
+    assert not any(module._forward_hooks for module in lens.model.modules())
 
 
 class Visited(nets.Small):

@@ -10,14 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nets
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gamlens import METHODS, Explanation, PairExplanation
-from gamlens.cli import app, common, show
+from gamlens import METHODS, Explanation, Lens, PairExplanation, Refinement, Transform
+from gamlens.cli import app, common, explain, show
 from gamlens.data.photos import path
 from gamlens.report.image_files import find_images
 
@@ -96,6 +98,78 @@ def test_compare_writes_both_maps(photos: Path, tmp_path: Path) -> None:
     assert pair.x.maps.max() <= 1
     assert not np.array_equal(pair.x.numpy(), pair.y.numpy())
     assert (tmp_path / "lion-cheetah" / "000-pair.png").exists()
+
+
+SHARP: list[tuple[list[str], dict[str, Any]]] = [
+    (["--sharp"], {"sharp": True}),
+    (["--refine", "1", "--keep", "0.25"], {"refine": Refinement(1, 0.25)}),
+    (["--views", "flip"], {"views": ("flip",)}),
+    (["--sharp", "--views", "flip,1.43,2.0"], {"sharp": "views"}),
+]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Lens:
+    """A small lens, which the commands use in place of the model that they would load."""
+    made = Lens(
+        nets.small().float(),
+        transform=Transform((64, 64)),
+        text=lambda captions: torch.eye(nets.CLASSES)[: len(captions)],  # stands for a text encoder
+    )
+    monkeypatch.setattr(explain, "make_lens", lambda *_, **__: made)
+    return made
+
+
+def assert_same_maps(found: Explanation, wanted: Explanation, plain: Explanation) -> None:
+    """Saved maps are those that Python gives for the same options, and others than without these options."""
+    torch.testing.assert_close(found.maps, wanted.maps.cpu(), atol=1e-3, rtol=0)
+    assert float((found.maps - plain.maps.cpu()).abs().max()) > 0.02
+    assert found.about.get("refine") == wanted.about.get("refine")
+    assert found.about.get("views") == wanted.about.get("views")
+
+
+@pytest.mark.parametrize(("words", "options"), SHARP)
+def test_classify_sharp(small: Lens, photos: Path, tmp_path: Path, words: list[str], options: dict[str, Any]) -> None:
+    file = str(photos / "lion.jpg")
+    result = runner.invoke(app, ["classify", file, "--json", "--out", str(tmp_path), *words])
+    assert result.exit_code == 0, result.stderr
+    saved = Explanation.load(json.loads(result.stdout)[0]["folder"])
+    assert_same_maps(saved, small.classify(file, **options), small.classify(file))
+    page = " ".join((tmp_path / "index.html").read_text().split())
+    assert ("The maps are refined" in page) == ("--views" not in words[:1])
+    assert ("further views of it: flip" in page) == ("--views" in words)
+
+
+@pytest.mark.parametrize(("words", "options"), SHARP)
+def test_compare_sharp(small: Lens, photos: Path, tmp_path: Path, words: list[str], options: dict[str, Any]) -> None:
+    files = [str(photos / "lion.jpg"), str(photos / "cheetah.jpg")]
+    result = runner.invoke(app, ["compare", *files, "--json", "--out", str(tmp_path / "pair"), *words])
+    assert result.exit_code == 0, result.stderr
+    pair = PairExplanation.load(json.loads(result.stdout)["folder"])
+    wanted, plain = small.compare(*files, **options), small.compare(*files)
+    assert_same_maps(pair.x, wanted.x, plain.x)
+    assert_same_maps(pair.y, wanted.y, plain.y)
+    text = runner.invoke(app, ["compare", files[0], "--text", "a cat", "--json", "--out", str(tmp_path), *words])
+    assert text.exit_code == 0, text.stderr
+    saved = Explanation.load(json.loads(text.stdout)["folder"])
+    assert_same_maps(saved, small.compare_text(files[0], "a cat", **options), small.compare_text(files[0], "a cat"))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("command", ["classify", "compare"])
+def test_more_blocks_than_there_are_is_one_error(command: str, photos: Path, tmp_path: Path) -> None:
+    files = [str(photos / "lion.jpg"), str(photos / "cheetah.jpg")]
+    result = runner.invoke(app, [command, *files, "--refine", "3", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert "there are 2 before the last (layer1, layer2): give 1 to 2." in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_help_of_classify_shows_how_to_get_sharp_maps() -> None:
+    text = " ".join(runner.invoke(app, ["classify", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    assert "--sharp" in text.split("Example:")[1]
+    for option in ("--refine", "--keep", "--sharp", "--views"):
+        assert option in text.split("Example:")[0]
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import nets
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from gamlens import Gallery, Lens, PairExplanation
-from gamlens.cli import app
+from gamlens import Gallery, Lens, PairExplanation, Refinement, Transform
+from gamlens.cli import app, search_command
 from gamlens.data.photos import path
 from gamlens.render import thumbnail
 from gamlens.report import search
@@ -88,6 +89,60 @@ def test_json_has_the_scores_and_maps_of_compare(gallery: Path, query: str, tmp_
             torch.testing.assert_close(getattr(saved, side).maps, getattr(alone, side).maps, atol=1e-3, rtol=0)
         assert match["boxes"]["y"] == alone.y.boxes().tolist()[0]
         assert Path(record["picture"]) == tmp_path / n / "face" / "matches.png"
+
+
+@pytest.fixture
+def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of images in the forwards of a small model, which searches use in place of the usual one."""
+    seen: list[int] = []
+    lens = Lens(nets.small().float(), transform=Transform((64, 64)))
+    lens.model.stem.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    monkeypatch.setattr(search_command, "make_lens", lambda *_, **__: lens)
+    seen.clear()
+    return seen
+
+
+@pytest.mark.parametrize("n", ["1", "2"])
+def test_sharp_maps_are_those_of_compare(photos: Path, query: str, forwards: list[int], tmp_path: Path, n: str) -> None:
+    """Of a folder, of a gallery that has the earlier blocks, and of one that has not: its matches are run again."""
+    words = ["--top", "1", "-n", n, "--maps", "--json"]
+    sharp = ["--refine", "1", "--keep", "0.25"]
+    asked(query, "--in", photos, *words, "--save-gallery", tmp_path / "plain.npz", "--out", tmp_path / "plain")
+    asked(query, "--in", photos, *words, *sharp, "--save-gallery", tmp_path / "kept.npz", "--out", tmp_path / "kept")
+    assert list(Gallery.load(str(tmp_path / "kept.npz")).earlier) == ["layer2"]
+    assert not Gallery.load(str(tmp_path / "plain.npz")).earlier
+    lens = search_command.make_lens()
+    plain = PairExplanation.load(str(tmp_path / "plain" / "face"))
+    counts = {}
+    for place in (photos, tmp_path / "plain.npz", tmp_path / "kept.npz"):
+        forwards.clear()
+        out = tmp_path / f"of-{place.stem}"
+        (record,) = json.loads(asked(query, "--in", place, *words, *sharp, "--out", out).stdout)
+        counts[place.stem] = sum(forwards)
+        saved = PairExplanation.load(str(out / "face"))
+        alone = lens.compare(query, record["matches"][0]["file"], n=int(n), refine=Refinement(1, 0.25))
+        for side in "xy":
+            maps = getattr(saved, side).maps
+            torch.testing.assert_close(maps, getattr(alone, side).maps, atol=1e-3, rtol=0)
+            assert float((maps - getattr(plain, side).maps).abs().max()) > 0.02
+        assert saved.x.about["refine"] == {"blocks": ["layer2"], "keep": 0.25}
+        assert "The maps are refined" in (out / "index.html").read_text()
+    again = 2  # the query and its match
+    check = 2  # one image as both sides of a pair, which finds out before a long search whether there are enough blocks
+    assert counts["kept"] == 1 + check + (again if n == "2" else 0)
+    assert counts["plain"] == 1 + check + again
+    assert counts[photos.stem] == 1 + check + len(NAMES) + again
+
+
+def test_too_few_blocks_to_refine_by_are_found_out_before_the_search(
+    query: str, photos: Path, forwards: list[int], tmp_path: Path
+) -> None:
+    for more in ([], ["--save-gallery", str(tmp_path / "new.npz")]):
+        result = asked(query, "--in", photos, "--refine", "3", *more, "--out", tmp_path / "out", code=1)
+        assert "there are 2 before the last (layer1, layer2): give 1 to 2." in result.stderr
+        assert sum(forwards) <= 3
+        forwards.clear()
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_query_is_left_out_of_its_own_matches(photos: Path, gallery: Path, tmp_path: Path) -> None:

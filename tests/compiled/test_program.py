@@ -105,6 +105,32 @@ def test_parts_are_cut_at_the_wanted_blocks_alone() -> None:
     assert made.batch is None
 
 
+class ChangesEarlier(nets.Small):
+    """Changes what layer2 has read in place afterwards."""
+
+    def features(self, x: Tensor) -> Tensor:
+        y = self.layer1(self.stem(x))
+        z = self.layer2(y)
+        y.neg_()
+        return self.layer3(z)
+
+
+def test_maps_are_refined_by_the_same_blocks() -> None:
+    """Their values, outside of the graph and as they were before they were changed; by a program of its own."""
+    plain, compiled = lenses(ChangesEarlier, blocks=["layer2:input", "layer2", "layer3"])
+    targets = [[0, 3], 1]
+    assert compiled.trace(X, targets, n=1).earlier == {}
+    theirs, ours = (lens.trace(X, targets, n=1, refine=2) for lens in (plain, compiled))
+    assert list(ours.earlier) == list(theirs.earlier) == ["layer2:input", "layer2"]
+    for name, h in ours.earlier.items():
+        torch.testing.assert_close(h, theirs.earlier[name], atol=1e-5, rtol=1e-5)
+        assert not h.requires_grad
+    nets.same(ours.explain(n=1, refine=2), theirs.explain(n=1, refine=2), atol=2e-5)
+    nets.same(ours.retarget(5).explain(n=1, refine=1), theirs.retarget(5).explain(n=1, refine=1), atol=2e-5)
+    programs = list(compiled._hooked._programs.values())
+    assert [len(program.parts) for program in programs if program] == [2, 2], "cut at the last block alone"
+
+
 def bytes_kept(lens: Lens) -> int:
     """Bytes autograd keeps in a call, without the model's own tensors and what is made of them."""
     kept: dict[int, int] = {}

@@ -18,10 +18,10 @@ from run_files import titles, write_run
 from torchvision.transforms.v2.functional import gaussian_blur
 from typer.testing import CliRunner
 
-from gamlens import GamlensError, Lens, Transform, metrics
+from gamlens import GamlensError, Lens, Refinement, Transform, metrics
 from gamlens.cli import app
 from gamlens.data import Box, Dataset, Sample, hold_out, load, neighbour_pairs, small
-from gamlens.evaluation import results, tables
+from gamlens.evaluation import masked, results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.paper_numbers import PaperNumber, paper_of
 from gamlens.evaluation.protocol import Protocol, units, variant
@@ -48,7 +48,7 @@ def test_localization_rows(lens: Lens, root: Path) -> None:
     run = measured(lens, root, protocol)
     assert [row["item"] for row in run.errors] == ["broken.png"]
     good = [row for row in run.rows if not row["error"]]
-    assert len(good) == IMAGES * (2 * 2 + 3)
+    assert len(good) == IMAGES * (2 * 2 + len(metrics.CONTROLS))
     row = next(row for row in good if row["item"] == "03.png" and row["method"] == "gam" and row["n"] == 2)
     maps = lens.classify(str(root / "03.png"), 1, n=2).maps
     truth = torch.tensor([[10 * SIDE / 100, 8 * SIDE / 80, 35 * SIDE / 100, 60 * SIDE / 80]])
@@ -75,6 +75,60 @@ def test_objective_rows(lens: Lens, root: Path) -> None:
     after = lens.trace(((raw - mean) / std)[None], 1, n=1).output[0, 1]
     assert row["before_logit"] == pytest.approx(float(trace.output[0, 1]), abs=1e-4)
     assert row["after_logit"] == pytest.approx(float(after), abs=1e-4)
+
+
+def test_objective_rows_of_equal_mass(lens: Lens, root: Path) -> None:
+    """The drop of the class's logit on image x ranks of the map; blank maps and ones hide half of every pixel."""
+    run = measured(lens, root, Protocol("objective", methods=("gam",), n=(1,), equal_mass=True))
+    good = [row for row in run.rows if not row["error"]]
+    row = next(row for row in good if row["item"] == "05.png" and row["method"] == "gam")
+    raw = masked.raw(lens, lens.prepare(str(root / "05.png")))
+    maps = metrics.equal_mass(lens.classify(str(root / "05.png"), 1, n=1).maps)
+    mean, std = lens.transform.mean, lens.transform.std
+    after = lens.outputs(metrics.explain_mask(raw, maps, mean=mean, std=std))[0, 1]
+    before = torch.tensor([row["before_logit"]])
+    expected = float(metrics.drop(before, after[None].double())[0])
+    assert row["equal_mass_drop_logit"] == pytest.approx(expected, abs=1e-4, nan_ok=True)
+    drops = {(r["item"], r["method"]): r["equal_mass_drop_logit"] for r in good}
+    for item in {row["item"] for row in good}:
+        assert drops[item, "blank"] == pytest.approx(drops[item, "ones"], nan_ok=True)
+    named = {cell.metric for cell in tables.cells(run)}
+    assert {"ADP", "ADP (equal mass)", "PIC"} <= named
+    plain = measured(lens, root, Protocol("objective", methods=("gam",), n=(1,)))
+    assert not any("equal_mass_drop_logit" in row for row in plain.rows)
+
+
+@pytest.mark.parametrize("task", ["classification", "cosine"])
+def test_refined_rows(lens: Lens, root: Path, task: str) -> None:
+    """With refine=1 the maps are refined, and so are the controls centre and random, beside the plain ones."""
+    protocol = Protocol("localization", task, methods=("gam",), n=(1,), refine=1, keep=0.25, pairs="neighbour")
+    run = measured(lens, root, protocol)
+    good = [row for row in run.rows if not row["error"]]
+    assert {row["method"] for row in good} == {"gam", *metrics.CONTROLS, "centre_refined", "random_refined"}
+    assert variant(run.about).endswith("refine=1, keep=0.25")
+    how = Refinement(1, 0.25)
+    first = next(row for row in good if row["method"] == "gam")
+    files = [str(root / name) for name in first["item"].split("~")]
+    if task == "classification":
+        trace = lens.trace(files[0], first["label"], n=1, refine=how)
+    else:
+        trace = lens.trace_pair(*files, n=1, refine=how).sides(task)[0]
+    expected = float(trace.explain("gam", 1, refine=how).maps.mean())
+    assert first["map_mean"] == pytest.approx(expected, abs=1e-6)
+    assert expected != pytest.approx(float(trace.explain("gam", 1).maps.mean()), abs=1e-6)
+    prior = metrics.centre_prior(SIDE, SIDE)[None]
+    refined = next(row for row in good if row["item"] == first["item"] and row["method"] == "centre_refined")
+    assert refined["map_mean"] == pytest.approx(float(trace.refine(prior, how).mean()), abs=1e-6)
+
+
+def test_a_protocol_refuses_wrong_refinements() -> None:
+    for wrong, said in (
+        ({"refine": -1}, "refine=-1"),
+        ({"keep": 0.2}, "needs refine"),
+        ({"refine": 2, "keep": 3}, "keep=3"),
+    ):
+        with pytest.raises(GamlensError, match=said):
+            Protocol(**wrong)
 
 
 def test_the_temperature_of_the_probability(lens: Lens, root: Path) -> None:
@@ -184,7 +238,7 @@ def test_a_table_in_the_papers_layout(lens: Lens, root: Path, tmp_path: Path) ->
     header, lines = tables.rows_of(found)
     assert header[:6] == ("task", "data", "model", "metric", "items", "errors")
     assert header[6:11] == ("GAM n=1", "GAM n=2", "Impr.", "GAM n=2 vs n=1", "paper")
-    assert header[-3:] == ("blank", "ones", "centre")
+    assert header[-4:] == ("blank", "ones", "centre", "random")
     assert [line[3] for line in lines] == list(titles("localization"))
     cell = next(cell for cell in found if (cell.metric, cell.method, cell.n) == ("IoU", "gam", 1))
     rows = [row for row in run.rows if row["method"] == "gam" and row["n"] == 1]
@@ -426,7 +480,7 @@ def test_contests(lens: Lens, root: Path) -> None:
     """GAM against another method: the difference of the means, wins and losses counted by hand."""
     run = measured(lens, root, Protocol("localization", methods=("gam", "grad_cam"), n=(1, 2), hold_out=0))
     found = {(c.metric, c.n, c.other): c.difference for c in tables.contests(run)}
-    assert {c for _, _, c in found} == {"grad_cam", "blank", "ones", "centre"}
+    assert {c for _, _, c in found} == {"grad_cam", *metrics.CONTROLS}
     values = {key: np.asarray(columns["iou"], dtype=float) for key, columns in run.groups.items()}
     mine, theirs = (
         100 * grid[:, int(np.nanmean(grid, 0).argmax())] for grid in (values["gam", 2], values["grad_cam", 2])

@@ -246,9 +246,9 @@ def test_a_share_of_a_score_that_may_be_negative_is_left_out(
     monkeypatch.setitem(PAIR_SCORES, "cosine", replace(PAIR_SCORES["cosine"], positive=False))
     assert {cell.metric for cell in tables.cells(run)} == {"PIC"}
     page = report.page([("pairs", run)], report.ReportOptions(count=0))
-    assert "ADP is left out: it is a share of the explained score" in render.html(page)
+    assert "Left out: ADP, ADP (equal mass). It is a share of the explained score" in render.html(page)
     dataset = load("table", root / "items.csv")
-    with pytest.warns(GamlensWarning, match="ADP is left out.*'cosine' may be zero or negative"):
+    with pytest.warns(GamlensWarning, match="Left out: ADP, .*'cosine' may be zero or negative"):
         runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
     assert tables.cells(results.read(tmp_path))
 
@@ -257,7 +257,7 @@ def test_adp_is_left_out_of_an_evaluation_by_euclidean_distance(lens: Lens, root
     """The distance is stored as it is, never positive; PIC, which only compares, is measured."""
     protocol = Protocol("objective", "euclidean", ("gam",), (1,), pairs="neighbour")
     dataset = load("table", root / "items.csv")
-    with pytest.warns(GamlensWarning, match="ADP is left out.*'euclidean' may be zero or negative"):
+    with pytest.warns(GamlensWarning, match="Left out: ADP, .*'euclidean' may be zero or negative"):
         runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
     run = results.read(tmp_path)
     assert {cell.metric for cell in tables.cells(run)} == {"PIC"}

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from gamlens import Explanation, GamlensError, GamlensWarning, Lens, PairExplanation, Transform
+from gamlens import Explanation, GamlensError, GamlensWarning, Lens, PairExplanation, Refinement, Transform
 
 LABELS = ("ant", "bee", "cat", "a/b: c?", "elk", "fox", "gnu", "hen", "ibex", "jay")
 
@@ -114,6 +114,24 @@ def test_a_callable_score_is_saved_by_name(tmp_path: Path) -> None:
     result.save(str(tmp_path))
     assert Explanation.load(str(tmp_path)).names == ["margin", "margin"]
     identical(result, Explanation.load(str(tmp_path)))
+
+
+def test_how_a_map_was_refined_is_saved_and_pickled(tmp_path: Path) -> None:
+    result = small_lens().classify(nets.images(2), [[1, 2], 3], n=1, refine=Refinement(2, 0.25))
+    pair = small_lens().compare(nets.images(2), nets.images(2, seed=1), n=1, refine=1)
+    result.save(str(tmp_path / "one"))
+    pair.save(str(tmp_path / "pair"))
+    for again in (
+        Explanation.load(str(tmp_path / "one")),
+        pickle.loads(pickle.dumps(result)),
+        result[1:],
+        result.cpu(),
+    ):
+        assert again.about["refine"] == {"blocks": ["layer2", "layer1"], "keep": 0.25}
+    identical(result, Explanation.load(str(tmp_path / "one")))
+    for both in (PairExplanation.load(str(tmp_path / "pair")), pickle.loads(pickle.dumps(pair))):
+        identical(pair.x, both.x)
+        assert both.x.about["refine"] == both.y.about["refine"] == {"blocks": ["layer2"], "keep": 0.5}
 
 
 def test_a_pickle_is_the_same(result: Explanation) -> None:
@@ -582,6 +600,8 @@ def test_results_that_an_earlier_version_pickled_are_read() -> None:
     assert found["tensor"].image().size == found["photo"].overlay().size == found["pair"].x.image().size == (8, 8)
     assert len(found["gallery"]) == 1
     assert found["gallery"].frames[0].original == (8, 8)
+    assert found["gallery"][:1].earlier == {}
+    assert repr(found["gallery"].to("cpu")).startswith("<Gallery of 1")
     assert len(pickle.loads(pickle.dumps(found["photo"]))) == 1
 
 

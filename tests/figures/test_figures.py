@@ -69,6 +69,8 @@ SMALL_HEADS = (
 EXPECTED = {
     "overview": (3, 2, 4, (), 1),
     "classes": (3, 3, 4, HEADS, 1),
+    "sharp": (3, 3, 3, ("Photo", "GAM, n=2", "refined"), 1),
+    "sharp_pairs": (4, 2, 6, ("x", "y", "GAM, n=2: x", "y", "refined: x", "y"), 1),
     "cosine": (4, 4, 4, HEADS, 1),
     "dot": (2, 2, 5, (*HEADS, "Grad-CAM++ (literal), n=1"), 1),
     "overflow": (2, 2, 3, ("Photo", "GAM, n=1", "Grad-CAM++ (literal), n=1"), 1),

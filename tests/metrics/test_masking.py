@@ -2,14 +2,16 @@
 
 import itertools
 import math
+import zlib
 
 import numpy as np
 import pytest
 import torch
 import torchvision
+from scipy.stats import rankdata
 
 from gamlens.errors import GamlensError
-from gamlens.metrics import CONTROLS, blurred, centre, centre_prior, explain_mask
+from gamlens.metrics import CONTROLS, blurred, centre, centre_prior, chance, equal_mass, explain_mask
 
 MEAN, STD = (0.5, 0.4, 0.2), (0.25, 0.2, 0.1)
 
@@ -79,11 +81,41 @@ def test_centre_prior_is_symmetric_and_min_maxed(height, width):
 @pytest.mark.parametrize("name", CONTROLS)
 def test_every_control_is_a_map_an_item(name):
     for n in (0, 1, 3):
-        maps = CONTROLS[name](n, 6, 4)
+        maps = CONTROLS[name]([f"item {number}" for number in range(n)], 6, 4)
         assert maps.shape == (n, 6, 4)
         assert maps.dtype == torch.float32
     assert explain_mask(images(3, 6, 4), maps, mean=MEAN, std=STD).isfinite().all()
     assert torch.equal(centre(3, 6, 4)[2], centre_prior(6, 4))
+
+
+def test_a_random_control_follows_from_the_name_of_the_item():
+    """7 x 7 values drawn with the name as seed: the same in every batch, others for another name, from 0 to 1."""
+    a, b, again = chance(["a.jpg", "b.jpg", "a.jpg"], 224, 200)
+    torch.testing.assert_close(chance(["a.jpg"], 224, 200)[0], a, rtol=0, atol=0)
+    assert torch.equal(a, again)
+    assert (a - b).abs().max() > 0.5
+    assert a.aminmax() == (0, 1)
+    cells = torch.rand(7, 7, generator=torch.Generator().manual_seed(zlib.crc32(b"a.jpg")))
+    wide = torch.nn.functional.interpolate(cells[None, None], size=(224, 200), mode="bicubic")[0, 0]
+    torch.testing.assert_close(a, (wide - wide.min()) / (wide.max() - wide.min()))
+
+
+def test_maps_of_equal_mass_are_ranks():
+    """By hand: values 0.3, 0.1, 0.3, 0.9 have the ranks 1.5, 0, 1.5, 3 of 3; a flat map is 1/2 everywhere."""
+    maps = torch.tensor([[[0.3, 0.1], [0.3, 0.9]], [[0.2, 0.2], [0.2, 0.2]]])
+    before = maps.clone()
+    expected = torch.tensor([[[0.5, 0.0], [0.5, 1.0]], [[0.5, 0.5], [0.5, 0.5]]])
+    torch.testing.assert_close(equal_mass(maps), expected)
+    assert torch.equal(maps, before)
+    assert equal_mass(torch.tensor([[[0.7]]])).tolist() == [[[0.5]]]
+
+
+def test_maps_of_equal_mass_do_not_depend_on_brightness():
+    maps = torch.rand(3, 9, 5, generator=torch.Generator().manual_seed(0)).mul(8).round().div(8)  # with equal values
+    expected = [rankdata(one.flatten().numpy()).reshape(9, 5) - 1 for one in maps]
+    torch.testing.assert_close(equal_mass(maps).double(), torch.from_numpy(np.stack(expected)) / 44)
+    assert torch.equal(equal_mass(maps.sqrt()), equal_mass(maps))
+    torch.testing.assert_close(equal_mass(maps).mean(dim=(1, 2)), torch.full((3,), 0.5))
 
 
 @pytest.mark.parametrize(("height", "width"), [(2, 2), (0, 5), (1, 1)])

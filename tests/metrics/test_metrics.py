@@ -15,6 +15,7 @@ TRUTHS = [torch.tensor([[1.0, 1.0, 4.0, 5.0]])] * 3
 MASKS = MAPS > 0.5
 INPUTS = {
     "adp": (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 1.0, 1.0])),
+    "adp_equal_mass": (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 1.0, 1.0])),
     "pic": (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 1.0, 1.0])),
     "iou": (MAPS, TRUTHS),
     "mask_iou": (MAPS, MASKS),
@@ -51,7 +52,9 @@ def test_gives_a_value_per_item_that_can_be_averaged(name):
 GIVEN = MetricInput(
     maps=MAPS, boxes=TRUTHS, predicted=metrics.boxes_at(MAPS), mask=MASKS, void=torch.zeros_like(MASKS),
     before={"logit": torch.ones(3), "probability": torch.ones(3) / 2},
-    after={"logit": torch.zeros(3), "probability": torch.ones(3)}, inserted=torch.rand(5, 3), deleted=torch.rand(5, 3),
+    after={"logit": torch.zeros(3), "probability": torch.ones(3)},
+    equal_mass={"logit": torch.ones(3) / 4, "probability": torch.ones(3)},
+    inserted=torch.rand(5, 3), deleted=torch.rand(5, 3),
 )  # fmt: skip
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+import naive
 import nets
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gamlens import GamlensError, GamlensWarning, Lens, scores
+from gamlens import GamlensError, GamlensWarning, Lens, Refinement, methods, scores
 from gamlens.capture import nonblocking
+from gamlens.refine import SPREAD_FACTOR
 
 
 class Plain(nn.Module):
@@ -142,3 +145,58 @@ def test_matches_name_the_image_whose_embedding_is_zero(side: str) -> None:
     with pytest.raises(GamlensError, match=r"y\[1\] is all zeros"):
         pair.matches((0.5, 0.5), side=side, pair=1)
     assert pair.matches((0.5, 0.5), side=side, pair=1, score="dot").part == 0
+
+
+SIZES = ((24, 32), (40, 28))
+
+
+@torch.no_grad()
+def earlier_blocks(net: nn.Module, batch: Tensor, *, mirrored: bool = False) -> list[Tensor]:
+    """layer2 and layer1 of `Small`, computed without hooks."""
+    first = net.layer1(net.stem(batch.flip(3) if mirrored else batch))
+    return [net.layer2(first), first]
+
+
+@pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
+@pytest.mark.parametrize("method", methods.names("block", "pair"))
+@pytest.mark.parametrize("sizes", [SIZES[:1] * 2, SIZES], ids=["one forward", "two forwards"])
+def test_each_side_is_refined_by_its_own_image(method: str, sizes: tuple[tuple[int, int], ...]) -> None:
+    """Both sides against the naive twin, of the plain maps and of blocks that no hook has read."""
+    small = Lens(nets.small())
+    x, y = (nets.images(2, size, seed=seed) for seed, size in enumerate(sizes))
+    for n in (1, 2):
+        pair = small.trace_pair(x, y, n=n, method=method, refine=2)
+        plain, found = pair.explain(method, n), pair.explain(method, n, refine=Refinement(2, 0.3))
+        torch.testing.assert_close(found.scores, plain.scores)
+        for images, own, before in ((x, found.x, plain.x), (y, found.y, plain.y)):
+            assert own.about["refine"] == {"blocks": ["layer2", "layer1"], "keep": 0.3}
+            blocks = earlier_blocks(small.model, images)
+            for number in range(2):
+                views = [([h[number].numpy() for h in blocks], False)]
+                expected = naive.refined(before.maps[number].double().numpy(), views, SPREAD_FACTOR, 0.3)
+                np.testing.assert_allclose(own.maps[number].numpy(), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("method", ["gam", "vdsn"])
+def test_views_of_a_pair_are_refined_by_every_view(method: str) -> None:
+    small, (x, y) = Lens(nets.small()), (nets.images(1, SIZES[0], seed=seed) for seed in (0, 1))
+    options = {"method": method, "n": 1, "views": "flip"}
+    plain, found = small.compare(x, y, **options), small.compare(x, y, refine=2, **options)
+    for images, own, before in ((x, found.x, plain.x), (y, found.y, plain.y)):
+        views = [
+            ([h[0].numpy() for h in earlier_blocks(small.model, images, mirrored=mirrored)], mirrored)
+            for mirrored in (False, True)
+        ]
+        expected = naive.refined(before.maps[0].double().numpy(), views, SPREAD_FACTOR)
+        np.testing.assert_allclose(own.maps[0].numpy(), expected, rtol=0, atol=2e-5)
+
+
+def test_a_released_pair_is_refined_under_the_scores_it_knows() -> None:
+    small, x, y = Lens(nets.small()), nets.images(2, seed=1), nets.images(2, seed=2)
+    pair = small.trace_pair(x, y, n=1, refine=2)
+    for score in ("cosine", "dot"):
+        nets.same(pair.explain(n=1, score=score, refine=2).y, small.compare(x, y, n=1, score=score, refine=2).y)
+    pair.release()
+    nets.same(pair.explain(n=1, score="dot", refine=1).x, small.compare(x, y, n=1, score="dot", refine=1).x)
+    swapped = small.compare(y, x, n=1, score="dot", refine=1)
+    nets.same(pair.explain(n=1, score="dot", refine=1).x, swapped.y)

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import nets
 import pytest
 import torch
 import transformers
@@ -246,3 +247,22 @@ def test_a_damaged_folder_is_one_error(vit: Path, tmp_path: Path, name: str, mon
     with pytest.raises(GamlensError, match=message):
         Lens(f"hf/{tmp_path / 'vit'}")
     assert not asked
+
+
+@pytest.mark.parametrize("views", [(), ("flip",)])
+def test_maps_of_captions_are_refined(views: tuple[str, ...]) -> None:
+    """Each caption has a map of its own, refined by the blocks of its image, whatever other captions there are."""
+    lens, images = Lens(nets.small().float()), nets.images(2).float()
+    texts = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+    given = {"embeddings": texts, "n": 1, "views": views}
+    trace = lens.trace_text(images, ["a", "b", "c"], refine=2, **given)
+    found, plain = (lens.compare_text(images, ["a", "b", "c"], refine=how, **given) for how in (2, False))
+    assert found.index.tolist() == [0, 0, 0, 1, 1, 1]
+    assert found.about["refine"] == {"blocks": ["layer2", "layer1"], "keep": 0.5}
+    nets.same(found, trace.explain(n=1, refine=2))
+    torch.testing.assert_close(found.maps, trace.refine(plain.maps, 2), atol=1e-5, rtol=0)
+    assert not torch.allclose(found.maps, plain.maps, atol=0.05)
+    if not views:
+        nets.same(lens.compare_text(images, ["a", "b", "c"], embeddings=texts, n=1, sharp=True), found)
+    alone = lens.compare_text(images[1:], "b", embeddings=texts[1:2], n=1, views=views, refine=2)
+    torch.testing.assert_close(alone.maps[0], found.maps[4], atol=1e-5, rtol=0)

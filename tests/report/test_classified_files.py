@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from gamlens import Explanation, GamlensError, Lens, Transform
+from gamlens import Explanation, GamlensError, Lens, Refinement, Transform
 from gamlens.cli import app
 from gamlens.files import StagedFiles, claimed
 from gamlens.report import classified_files
@@ -53,7 +53,8 @@ class CountingLens(Lens):
 
 
 def explain(files: list[str], out: Path, lens: Lens | None = None, **options: object) -> list[FileResult]:
-    how = ClassifyOptions(**{key: options.pop(key) for key in ("n", "method", "target") if key in options})
+    known = ("n", "method", "target", "refine", "views")
+    how = ClassifyOptions(**{key: options.pop(key) for key in known if key in options})
     return list(classify_files(lens or CountingLens(), files, how, out=out, batch_size=2, **options))
 
 
@@ -149,8 +150,8 @@ def test_no_room_for_the_page(files, tmp_path, monkeypatch, code: int) -> None:
     assert lens.seen <= 1
 
 
-def interrupted(files: list[str], out: Path) -> None:
-    results = classify_files(CountingLens(), files, ClassifyOptions(), out=out, batch_size=2)
+def interrupted(files: list[str], out: Path, **options: object) -> None:
+    results = classify_files(CountingLens(), files, ClassifyOptions(**options), out=out, batch_size=2)
     next(results)
     results.close()
     assert (out / ".runs").exists()
@@ -158,7 +159,13 @@ def interrupted(files: list[str], out: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"n": 1}, r"n: 2 there, 1 now"), ({"method": "grad_cam"}, "method: 'gam' there"), ({"target": [3]}, r"target: ")],
+    [
+        ({"n": 1}, r"n: 2 there, 1 now"),
+        ({"method": "grad_cam"}, "method: 'gam' there"),
+        ({"target": [3]}, r"target: "),
+        ({"refine": Refinement(1, 0.25)}, r"refine: None there, \{'blocks': 1, 'keep': 0.25\} now"),
+        ({"views": ("flip", 2.0)}, r"views: \[\] there, \['flip', 2.0\] now"),
+    ],
 )
 def test_other_settings_are_refused_and_named(files, tmp_path, options, message: str) -> None:
     out = tmp_path / "out"
@@ -169,6 +176,37 @@ def test_other_settings_are_refused_and_named(files, tmp_path, options, message:
     assert sorted(out.rglob("*")) == before
     assert len(explain(files, out, fresh=True, **options)) == COUNT
     assert hidden(out) == []
+
+
+def test_a_refined_run_is_continued_with_the_same_refinement_only(files, tmp_path) -> None:
+    sharp = {"refine": Refinement(), "views": ("flip",)}
+    interrupted(files, tmp_path / "out", **sharp)
+    with pytest.raises(GamlensError, match=r"refine\.keep: 0\.5 there, 0\.25 now"):
+        explain(files, tmp_path / "out", refine=Refinement(2, 0.25), views=("flip",))
+    lens = CountingLens()
+    results = explain(files, tmp_path / "out", lens, **sharp)
+    assert lens.seen <= COUNT - 2 + 1
+    assert [result.record["about"]["refine"] for result in results] == [
+        {"blocks": ["layer2", "layer1"], "keep": 0.5}
+    ] * 5
+    assert all(result.record["about"]["views"]["mirrored"] for result in results)
+
+
+def test_notes_from_before_there_was_refinement_are_continued_without_it(files, tmp_path, monkeypatch) -> None:
+    about = classified_files._about
+
+    def older(*args):
+        return {key: value for key, value in about(*args).items() if key not in ("refine", "views")}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(classified_files, "_about", older)
+        interrupted(files, tmp_path / "out")
+    for other in ({"refine": Refinement()}, {"views": ("flip",)}):
+        with pytest.raises(GamlensError, match="holds another run"):
+            explain(files, tmp_path / "out", **other)
+    lens = CountingLens()
+    assert len(explain(files, tmp_path / "out", lens)) == COUNT
+    assert lens.seen <= COUNT - 2 + 1
 
 
 def test_other_files_are_refused(files, tmp_path) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gamlens import GamlensError
-from gamlens.data.photos import PHOTOS, path, scene
+from gamlens import GamlensError, Lens
+from gamlens.data.photos import PHOTOS, path, photo, scene
+from gamlens.models import DEFAULT_MODEL
+from gamlens.render import Grid, Panel
 from gamlens.report import demo
 
 SECTIONS = (
@@ -20,6 +22,7 @@ SECTIONS = (
     "A pair that does not match",
     "Where Grad-CAM fails, and why",
     "Block by block",
+    "Sharper maps",
 )
 
 
@@ -35,7 +38,7 @@ def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
     page, said = made
     text = page.read_text()
     assert [title for title in SECTIONS if f">{title}</h2>" in text] == list(SECTIONS)
-    assert text.count("<img") == 4 + 6 + 8 + 2 + 10 + 8
+    assert text.count("<img") == 4 + 6 + 8 + 2 + 10 + 8 + (12 + 3)
     assert not re.search(r"(src|href)=.https?:", text)
     assert len(said) == demo.STEPS
 
@@ -43,8 +46,29 @@ def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
 @pytest.mark.slow
 def test_pictures_are_written(made: tuple[Path, list[str]]) -> None:
     files = sorted(made[0].parent.glob("*.png"))
-    assert len(files) == len(SECTIONS)
+    assert len(files) == len(SECTIONS) + 1  # the last section has two
+    assert files[-1].name == "7-sharper-maps.png"
     assert all(Image.open(file).width > 400 for file in files)
+
+
+@pytest.mark.slow
+def test_sharper_maps_stand_beside_those_without() -> None:
+    """Of every photo and of the pair, the last picture is the refined map, and another one than before."""
+    lens = Lens(DEFAULT_MODEL)
+    section = demo.sharper_maps(lens)
+    classes, pair = (block for block in section.blocks if isinstance(block, Grid))
+    _, plain, sharp = classes.rows
+    wanted = lens.classify(photo("lion"), sharp=True).overlay()
+    assert np.abs(pixels(sharp[1]) - np.asarray(wanted, dtype=float)).mean() < 0.5
+    for before, after in (*zip(plain, sharp, strict=True), pair.rows[0][1:]):
+        assert np.abs(pixels(before) - pixels(after)).mean() > 2
+    assert "`lens.classify(x, sharp=True)`" in section.lead
+    assert "`--sharp`" in section.lead
+
+
+def pixels(panel: Panel | None) -> np.ndarray:
+    assert panel is not None
+    return np.asarray(panel.image, dtype=float)
 
 
 def test_scene_holds_both_photos() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import nets
 import pytest
 import torch
 
-from gamlens import GamlensError, Lens
+from gamlens import Gallery, GamlensError, Lens
 
 X, Y = nets.images(2), nets.images(5, seed=1)
 
@@ -45,3 +47,35 @@ def test_a_gallery_of_another_model() -> None:
         lens.model.layer1[0].weight += 1e-3
     with pytest.raises(GamlensError, match="have changed since"):
         lens.compare_many(gallery, X)
+
+
+def test_a_gallery_with_earlier_blocks() -> None:
+    """What the network computed, moved, cut and counted along with the rest."""
+    lens = Lens(nets.small())
+    gallery, plain = lens.remember(Y, batch_size=2, refine=2), lens.remember(Y, batch_size=2)
+    assert plain.earlier == {}
+    assert list(gallery.earlier) == ["layer1", "layer2"]
+    with torch.no_grad():
+        first = lens.model.layer1(lens.model.stem(Y))
+    torch.testing.assert_close(gallery.earlier["layer1"], first)
+    torch.testing.assert_close(gallery.earlier["layer2"], lens.model.layer2(first).detach())
+    assert gallery.nbytes == plain.nbytes + sum(h.nbytes for h in gallery.earlier.values())
+    part = gallery[[3, 1]].to("cpu")
+    for name, h in gallery.earlier.items():
+        assert not h.requires_grad
+        assert torch.equal(part.earlier[name], h[[3, 1]])
+    assert list(lens.remember(Y, refine=1).earlier) == ["layer2"]
+    assert gallery.about == plain.about
+
+
+def test_pickled_galleries() -> None:
+    """With earlier blocks; and as older versions pickled them, which knew of none."""
+    gallery = Lens(nets.small()).remember(Y, refine=2)
+    again = pickle.loads(pickle.dumps(gallery))
+    assert again.about == gallery.about
+    for name, h in gallery.earlier.items():
+        assert torch.equal(again.earlier[name], h)
+    old = object.__new__(Gallery)
+    old.__setstate__({name: value for name, value in vars(gallery).items() if name != "earlier"})
+    assert old.earlier == {}
+    assert old[:1].nbytes < gallery[:1].nbytes

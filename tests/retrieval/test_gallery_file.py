@@ -10,6 +10,7 @@ from typing import Any
 import nets
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from gamlens import Gallery, GamlensError, Lens
@@ -44,9 +45,9 @@ def test_saved_and_loaded(tmp_path: Path, kind: str) -> None:
             assert a.frames == b.frames
 
 
-def changed(path: Path, *, arrays: Any = None, image: Any = None, **parts: Any) -> None:
+def changed(path: Path, *, arrays: Any = None, image: Any = None, refine: int = 0, **parts: Any) -> None:
     """Save a gallery of five tensors, with other arrays, other entries of the record, and others of its images."""
-    Lens(nets.small()).remember(Y).save(str(path))
+    Lens(nets.small()).remember(Y, refine=refine).save(str(path))
     with np.load(path) as file:
         found = dict(file)
     record = json.loads(found["record"].tobytes()) | parts
@@ -82,9 +83,35 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+def earlier(**entries: Any) -> dict[str, Any]:
+    """A gallery whose one earlier block is described otherwise."""
+    return {"refine": 1, "earlier": [{"block": "layer2", "array": "earlier-0", "kind": "torch.float64"} | entries]}
+
+
+def block(array: Any) -> dict[str, Any]:
+    """A gallery whose one earlier block is another array."""
+    return {"refine": 1, "arrays": {"earlier-0": array}}
+
+
+WRONG_EARLIER: dict[str, tuple[dict[str, Any], str]] = {
+    "no array": (earlier(array="earlier-7"), "earlier-7"),
+    "an array of no name": (earlier(array=None), "KeyError|None"),
+    "an array of lists": (earlier(array=[]), "TypeError"),
+    "another dtype": (earlier(kind="torch.float32"), "float64, and the record says 'torch.float32'"),
+    "not a list": ({"refine": 1, "earlier": 5}, "TypeError"),
+    "no fields": ({"refine": 1, "earlier": [{}]}, "KeyError"),
+    "a list of text": ({"refine": 1, "earlier": ["layer2"]}, "TypeError"),
+    "objects": (block(np.array([{}] * 5)), "claims object"),
+    "integers": (block(np.ones((5, 24, 8, 8), int)) | earlier(kind="torch.int64"), "layer2 is torch.int64"),
+    "fewer rows": (block(np.ones((4, 24, 8, 8))), "for each of 5 images"),
+    "a matrix": (block(np.ones((5, 24))), r"layer2 is torch.float64 \(5, 24\), not real numbers in 4 dimensions"),
+    "NaN": (block(np.full((5, 24, 8, 8), np.nan)), "layer2 has values that are not finite"),
+}
+
+
+@pytest.mark.parametrize("name", [*WRONG, *(f"earlier: {name}" for name in WRONG_EARLIER)])
 def test_wrong_contents_are_one_error(tmp_path: Path, name: str) -> None:
-    options, message = WRONG[name]
+    options, message = WRONG[name] if name in WRONG else WRONG_EARLIER[name.removeprefix("earlier: ")]
     changed(tmp_path / "a.npz", **options)
     with pytest.raises(
         GamlensError, match=rf"(?s)Cannot read .*a\.npz' as a gallery: .*{message}.*Gallery\.save wrote"
@@ -133,3 +160,56 @@ def test_files_that_are_no_gallery(tmp_path: Path) -> None:
     for name in ("bad", "other", "pickle"):
         with pytest.raises(GamlensError, match="as a gallery"):
             Gallery.load(str(tmp_path / f"{name}.npz"))
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    with np.load(path) as file:
+        return json.loads(file["record"].tobytes())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_earlier_blocks_are_saved_and_loaded(tmp_path: Path, precision: str) -> None:
+    lens, images = Lens(nets.small().float(), precision=precision), Y[:3].float()
+    gallery = lens.remember(images, refine=2)
+    gallery.save(str(tmp_path / "a.npz"))
+    assert record_of(tmp_path / "a.npz")["format"] == 2
+    again = Gallery.load(str(tmp_path / "a.npz"))
+    assert list(again.earlier) == ["layer1", "layer2"]
+    for name, h in gallery.earlier.items():
+        assert torch.equal(again.earlier[name], h)
+        assert again.earlier[name].dtype == (torch.bfloat16 if precision == "bf16" else torch.float32)
+    again.save(str(tmp_path / "b.npz"))
+    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
+    loaded, kept = (lens.compare_many(images[:1], side, pairs=[(0, 2)], refine=2) for side in (again, gallery))
+    nets.same(loaded.x, kept.x)
+    nets.same(loaded.y, kept.y)
+
+
+def test_the_first_format_is_written_and_read_where_nothing_is_earlier(tmp_path: Path) -> None:
+    """So that older versions read these files; a newer format is refused by its number."""
+    lens = Lens(nets.small())
+    for number, gallery in enumerate((lens.remember(Y), lens.remember(Y, refine=2)[:0])):
+        gallery.save(str(tmp_path / f"{number}.npz"))
+        assert len(Gallery.load(str(tmp_path / f"{number}.npz"))) == len(gallery)
+    record = record_of(tmp_path / "0.npz")
+    assert record["format"] == 1
+    assert "earlier" not in record
+    assert Gallery.load(str(tmp_path / "0.npz")).earlier == {}
+    assert list(Gallery.load(str(tmp_path / "1.npz")).earlier) == ["layer1", "layer2"]
+    changed(tmp_path / "new.npz", format=3)
+    with pytest.raises(GamlensError, match=r"written in format 3; this version reads 1 and 2"):
+        Gallery.load(str(tmp_path / "new.npz"))
+
+
+def test_a_damaged_file_with_earlier_blocks_is_an_error(tmp_path: Path) -> None:
+    Lens(nets.small()).remember(Y, refine=2).save(str(tmp_path / "a.npz"))
+    whole = (tmp_path / "a.npz").read_bytes()
+    for cut in (len(whole) // 3, len(whole) - 40):
+        (tmp_path / "cut.npz").write_bytes(whole[:cut])
+        with pytest.raises(GamlensError, match="as a gallery"):
+            Gallery.load(str(tmp_path / "cut.npz"))
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        start = archive.getinfo("earlier-1.npy").header_offset + 1000
+    (tmp_path / "flipped.npz").write_bytes(whole[:start] + bytes([whole[start] ^ 1]) + whole[start + 1 :])
+    with pytest.raises(GamlensError, match="as a gallery"):
+        Gallery.load(str(tmp_path / "flipped.npz"))

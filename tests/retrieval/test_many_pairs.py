@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gamlens import GamlensError, GamlensWarning, Lens, PairExplanation, methods
+from gamlens import GamlensError, GamlensWarning, Lens, PairExplanation, Refinement, methods
 from gamlens.retrieval.embedding_form import LINEAR_FORM, OTHER_FORM, UNIT_FORM
 from gamlens.retrieval.many_pairs import gradient_of
 from gamlens.retrieval.pair_maps import PairMaps
+from gamlens.retrieval.remember import gather
 from gamlens.retrieval.select import score_gradients
 
 quiet = pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")
@@ -321,3 +322,107 @@ def test_checks_of_every_part_travel_with_the_result(monkeypatch: pytest.MonkeyP
     with pytest.raises(GamlensError, match="The score of row 4 is nan"):
         many.x.check()
     assert len(many.y.checks) == 3
+
+
+# Refined
+
+
+def held(lens: Lens, images: Tensor, kind: str) -> Any:
+    """Images as they are, or remembered with the blocks before the last, or with none or one of them."""
+    options = {"with": {"refine": 2}, "without": {}, "with one": {"refine": 1}}
+    return images if kind == "images" else lens.remember(images, **options[kind])
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(
+    ("kinds", "runs"),
+    [
+        (("images", "images"), 5),
+        (("images", "with"), 2),
+        (("with", "with"), 0),
+        (("with", "images"), 3),
+        (("with", "without"), 5),
+        (("images", "without"), 5),
+        (("with one", "with"), 5),
+    ],
+)
+def test_refined_pairs_from_images_and_galleries(kinds: tuple[str, str], runs: int, n: int) -> None:
+    """Row by row what `compare` says. Images run only if a block that refining needs was not remembered, or n > 1."""
+    lens = Lens(nets.small())
+    x, y = held(lens, X, kinds[0]), held(lens, WIDE, kinds[1])
+    counter = Counter(lens.model)
+    many = lens.compare_many(x, y, n=n, refine=2, batch_size=4)
+    assert counter.images == (5 if n == 2 else runs)
+    assert many.x.about["refine"] == many.y.about["refine"] == {"blocks": ["layer2", "layer1"], "keep": 0.5}
+    same(many, lens, X, WIDE, n=n, refine=2)
+
+
+@quiet
+@pytest.mark.parametrize("method", ["eigen_cam", "vdsn", "vdsn_max", "grad_cam_pp"])
+@pytest.mark.parametrize("remembered", [False, True])
+def test_refined_pairs_of_other_methods(method: str, remembered: bool) -> None:
+    lens, how = Lens(nets.small()), Refinement(1, 0.2)
+    sides = [held(lens, side, "with one" if remembered else "images") for side in (X, WIDE)]
+    many = lens.compare_many(*sides, method=method, score="dot", refine=how, batch_size=4)
+    same(many, lens, X, WIDE, method=method, score="dot", n=1, refine=how)
+
+
+@pytest.mark.parametrize("pool", ["unit", "fc"])
+@pytest.mark.parametrize("options", [{"top": 2}, {"pairs": [(1, 4), (0, 2), (1, 0), (1, 4)]}])
+def test_refined_pairs_of_any_embedding_and_choice(pool: str, options: dict[str, Any]) -> None:
+    lens = head(pool)
+    for n in (1, 2):
+        many = lens.compare_many(X, Y, n=n, refine=1, batch_size=3, **options)
+        same(many, lens, X, Y, n=n, refine=1)
+        assert (many.y.index.tolist() == [4, 2, 0, 4]) == ("pairs" in options)
+
+
+def test_the_map_of_a_single_block_stays_beside_the_refined_one() -> None:
+    lens = Lens(nets.small())
+    refined, plain = (lens.compare_many(X, Y, pairs=[(0, 1), (1, 2)], sharp=sharp) for sharp in (True, False))
+    assert torch.equal(refined.x.blocks["layer3"], plain.x.maps)
+    assert not torch.allclose(refined.x.maps, plain.x.maps, atol=0.05)
+    assert "refine" not in plain.x.about
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"refine": 5}, "refine=5 blocks were asked for"),
+        ({"refine": True, "method": "input_gradient"}, "leave refine out"),
+        ({"refine": True, "sharp": True}, "sharp= sets the refinement"),
+        ({"sharp": "views"}, "sharp='views': many pairs are explained without views: give sharp=True"),
+        ({"sharp": "nonsense"}, "sharp='nonsense'"),
+    ],
+)
+@pytest.mark.parametrize("remembered", [False, True])
+def test_errors_of_refined_pairs(options: dict[str, Any], message: str, remembered: bool) -> None:
+    lens = Lens(nets.small())
+    with pytest.raises(GamlensError, match=message):
+        lens.compare_many(lens.remember(X) if remembered else X, Y, **options)
+
+
+class OneSize(nets.Small):
+    """Takes images of 64 x 64 only, so that its blocks are not known before the first of them comes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2:] != (64, 64):
+            raise ValueError("64 pixels only")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("how", [0, 2])
+def test_galleries_of_a_lens_that_does_not_know_its_blocks_yet(how: int) -> None:
+    gallery, fresh = Lens(nets.seeded(OneSize)).remember(Y, refine=2), Lens(nets.seeded(OneSize))
+    assert not fresh.knows_blocks
+    many = fresh.compare_many(gallery[:2], gallery, pairs=[(0, 3), (1, 4)], refine=how)
+    same(many, fresh, Y, Y, n=1, refine=how)
+
+
+def test_what_refining_needs_is_not_kept_where_only_embeddings_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `top` at n = 2, all images run once for their embeddings; those that are chosen run again."""
+    joined = []
+    monkeypatch.setattr("gamlens.retrieval.many_pairs.gather", lambda *args: joined.append(gather(*args)) or joined[-1])
+    lens = Lens(nets.small())
+    same(lens.compare_many(X, Y, n=2, top=1, refine=2), lens, X, Y, n=2, refine=2)
+    assert [list(gallery.earlier) for gallery in joined] == [[]]

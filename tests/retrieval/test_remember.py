@@ -34,3 +34,15 @@ def test_readable_images_are_remembered_as_if_the_others_were_not_there(tmp_path
     assert found.about == expected.about
     for name in ("activations", "embeddings", "scales"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+
+
+def test_earlier_blocks_of_readable_images_are_kept(tmp_path: Path) -> None:
+    lens = Lens(nets.small().float(), transform=Transform((64, 64)))
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    Image.effect_noise((60, 50), 90).convert("RGB").save(tmp_path / "good.png")
+    files = [str(tmp_path / name) for name in ("bad.png", "good.png")]
+    found = remember_readable(lens, files, lambda picture, error: None, refine=2, batch_size=2)
+    expected = lens.remember(files[1:], refine=2)
+    assert list(found.earlier) == list(expected.earlier) == ["layer1", "layer2"]
+    for name, h in expected.earlier.items():
+        torch.testing.assert_close(found.earlier[name], h)

@@ -406,3 +406,20 @@ def test_an_abandoned_stream_leaves_no_thread(begun: bool) -> None:
         next(results)
     del results
     assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("options", [{"n": 1, "refine": 2}, {"sharp": True}, {"sharp": "views", "n": 1}])
+def test_refined_maps_of_a_stream(lens: Lens, options: dict[str, object]) -> None:
+    images = photos(3)
+    for one, image in zip(lens.stream(images, [0, 2], batch_size=2, **options), images, strict=True):
+        alone = lens.classify(image, [[0, 2]], **options)
+        torch.testing.assert_close(one.explanation.maps, alone.maps, atol=1e-5, rtol=0)
+        assert one.explanation.about["refine"] == {"blocks": ["layer2", "layer1"], "keep": 0.5}
+        assert one.explanation.about.get("views") == alone.about.get("views")
+
+
+def test_a_refinement_that_cannot_be_is_raised(lens: Lens) -> None:
+    with pytest.raises(GamlensError, match="refine=9 blocks were asked for"):
+        list(lens.stream(photos(3), refine=9))
+    with pytest.raises(GamlensError, match="sharp= sets the refinement"):
+        lens.stream(photos(3), refine=1, sharp=True)

@@ -18,7 +18,8 @@ from studio_kit import LABELS, noise, small_lens
 from gamlens import GamlensError, Lens, methods
 from gamlens.render import COLORMAPS
 from gamlens.studio.actions import Actions
-from gamlens.studio.controls import OUTLINES, VIEWS, Controls
+from gamlens.studio.controls import MEAN_OF_N, OUTLINES, VIEWS, Controls
+from gamlens.studio.downloads import Download
 from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.session import ClickedPoint
 
@@ -41,6 +42,8 @@ def turned(blocks: tuple[str, ...]) -> list[Controls]:
     found = [replace(USUAL, method=name) for name in names if name not in ("gam", "layer_cam")]
     found += [replace(USUAL, n=n) for n in range(1, len(blocks) + 1) if n != USUAL.n]
     found += [replace(USUAL, block=name) for name in blocks]
+    found += [replace(USUAL, sharp=True, block=name) for name in (MEAN_OF_N, *blocks)]
+    found += [replace(USUAL, sharp=True, n=1), replace(USUAL, sharp=True, view="three")]
     found += [replace(USUAL, cmap=name) for name in COLORMAPS if name != USUAL.cmap]
     found += [replace(USUAL, opacity=0.3), replace(USUAL, view="three"), replace(USUAL, view="evidence")]
     outlined = [replace(USUAL, outline=(name,)) for name in OUTLINES]
@@ -176,6 +179,66 @@ def test_downloads(actions: Actions, tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(actions.download("me", "pair", "picture", USUAL).data)).height == 411
     actions.set_point("me", None, USUAL)
     assert Image.open(io.BytesIO(actions.download("me", "pair", "picture", USUAL).data)).height == 600
+
+
+SHARP = replace(USUAL, sharp=True)
+
+
+def test_sharp_maps_are_refined_and_say_so(actions: Actions, photos: list[Path]) -> None:
+    """On the page, and in all files that are saved: the map of n blocks, of one block, and both of a pair."""
+    actions.set_photos("me", {"photo": photos[0]}, USUAL)
+    actions.set_photos("me", {"x": photos[1], "y": photos[2]}, USUAL)
+    trace, pair = actions.sessions.get("me").traces.values()
+    plain, stage = (actions.redraw("me", "class", controls).stage for controls in (USUAL, SHARP))
+    assert "<span>last 2 blocks, sharp</span>" in stage
+    assert "GAM, sharp, why thing" in stage
+    assert "sharp" not in plain
+    maps = actions.download("me", "class", "maps", SHARP)
+    assert maps.name == "photo-0-gam-sharp.npz"
+    np.testing.assert_array_equal(array(maps, "map"), trace.explain("gam", 2, refine=True).numpy()[0])
+    own = trace.explain("gam", 2, [1, 0], refine=True)
+    one = actions.download("me", "class", "maps", replace(SHARP, block="layer2"))
+    np.testing.assert_array_equal(array(one, "map"), own.numpy()[0])
+    assert not np.array_equal(array(one, "map"), own.blocks["layer2"][0].numpy())
+    both = actions.download("me", "pair", "maps", replace(SHARP, score="dot"))
+    wanted = pair.explain("gam", 2, score="dot", refine=True)
+    np.testing.assert_array_equal(array(both, "x:map"), wanted.x.numpy()[0])
+    np.testing.assert_array_equal(array(both, "y:map"), wanted.y.numpy()[0])
+    for tab in ("class", "pair"):
+        found = [json.loads(actions.download("me", tab, "json", controls).data) for controls in (USUAL, SHARP)]
+        assert [record["controls"]["sharp"] for record in found] == [False, True]
+        assert "refine" not in found[0]["about"]
+        assert found[1]["about"]["refine"] == {"blocks": ["layer2", "layer1"], "keep": 0.5}
+
+
+def array(file: Download, name: str) -> np.ndarray:
+    return np.load(io.BytesIO(file.data))[name]
+
+
+def test_sharp_leaves_pictures_that_are_no_maps(actions: Actions, photos: list[Path]) -> None:
+    """Eq. 4 stays as it is, which a note says; a clicked point goes back to the maps."""
+    actions.set_photos("me", {"x": photos[1], "y": photos[2]}, USUAL)
+    plain, sharp = (replace(controls, view="evidence") for controls in (USUAL, SHARP))
+    before, after = (actions.redraw("me", "pair", controls).stage for controls in (plain, sharp))
+    assert sources(before) == sources(after)
+    assert "which stay as they are" in after
+    assert "which stay as they are" not in before
+    assert actions.download("me", "pair", "picture", sharp).name == "photo-1-photo-2-gam.png"
+    assert "gl-dot" in actions.set_point("me", ClickedPoint("x", 0.1, 0.9), USUAL).stage
+    assert "gl-dot" not in actions.redraw("me", "pair", SHARP).stage
+
+
+def test_a_model_of_one_block_has_no_sharp_maps(photos: list[Path]) -> None:
+    """It works as before: the switch is off and cannot be used, and nothing says that a map is sharp."""
+    lens = Lens(small_lens().model, blocks=["layer3"], transform=small_lens().transform)
+    actions = Actions(ModelCache({"one block": lens}, any_name=False))
+    shown = actions.set_photos("me", {"photo": photos[0]}, SHARP)
+    assert "Why class" in shown.stage
+    assert shown == actions.redraw("me", "class", USUAL)
+    actions.set_photos("me", {"x": photos[1], "y": photos[2]}, SHARP)
+    assert actions.redraw("me", "pair", SHARP) == actions.redraw("me", "pair", USUAL)
+    assert actions.download("me", "class", "json", SHARP).name == "photo-0-gam.json"
+    assert json.loads(actions.download("me", "class", "json", SHARP).data)["controls"]["sharp"] is False
 
 
 def test_visitors_have_their_own(actions: Actions, photos: list[Path]) -> None:

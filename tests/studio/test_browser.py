@@ -140,6 +140,7 @@ def turns(look: Look, tab: str) -> dict[str, Callable[[], object]]:
     view = look.page.locator(f"#{tab}-view")
     outline = look.page.locator(f"#{tab}-outline")
     found: dict[str, Callable[[], object]] = {
+        "sharp": lambda: look.page.locator(f"#{tab}-sharp").get_by_label("Sharp").check(),
         "method": lambda: look.choose(f"{tab}-method", "Grad-CAM"),
         "n": lambda: look.slide(f"{tab}-n", "ArrowLeft"),
         "block": lambda: look.choose(f"{tab}-block", "blocks.4"),

@@ -148,6 +148,16 @@ def evaluate(
         ),
     ] = "",
     lattice: options.LatticeReading = "read",
+    refine: options.RefineBlocks = 0,
+    keep: options.RefineKeep = None,
+    sharp: options.SharpFlag = False,
+    equal_mass: Annotated[
+        bool,
+        Option(
+            help="With objective: also measure ADP with every map replaced by its ranks, so that no map gains by "
+            "showing more of the image. It takes one more forward pass per map."
+        ),
+    ] = True,
     limit: options.ItemLimit = None,
     batch: Annotated[int, Option(help="Number of images per forward pass.")] = 16,
     chunk: options.ChunkSize = 64,
@@ -165,11 +175,13 @@ def evaluate(
     results.
     """
     every, named = protocols.parse_hold_out(hold_out_)
+    how = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=parse_list(methods))
     protocol = Protocol(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
         hold_out=every, views=protocols.parse_views(views), lattice=lattice, curves=curves, hold_out_by=hold_out_by,
         temperature=temperature, pairs_per_class=pairs_per_class, curve_background=curve_background,
-        blur_kernel=blur_kernel, blur_sigma=blur_sigma,
+        blur_kernel=blur_kernel, blur_sigma=blur_sigma, equal_mass=equal_mass and kind == "objective",
+        refine=how.blocks if how else 0, keep=how.keep if how else Protocol.keep,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)

@@ -10,12 +10,13 @@ from gamlens import METHODS, Explanation, GamlensError, PairExplanation
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.cli.measured_layout import measure_layout
+from gamlens.evaluation.protocol import parse_views
 from gamlens.explanation import file_stem
 from gamlens.files import claimed
 from gamlens.lattice import check_reading
 from gamlens.models.devices import AUTO
 from gamlens.report import classified_files as work
-from gamlens.report.image_files import PAGE_FILE, find_images
+from gamlens.report.image_files import PAGE_FILE, about_sharpness, find_images
 from gamlens.scores import CLASS_SCORES, find_class_score
 
 SCORE_HELP = (
@@ -24,7 +25,7 @@ SCORE_HELP = (
 )
 
 
-@command("classify photos/ 'more/*.jpg' --target tabby --target lynx --out why", resumes=True)
+@command("classify photos/ 'more/*.jpg' --target tabby --target lynx --sharp --out why", resumes=True)
 def classify(
     paths: options.ImagePaths,
     model: options.ModelName = options.DEFAULT_MODEL,
@@ -43,6 +44,10 @@ def classify(
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
     lattice: options.LatticeReading = "read",
+    refine: options.RefineBlocks = 0,
+    keep: options.RefineKeep = None,
+    sharp: options.SharpFlag = False,
+    views: options.ViewNames = "",
     temperature: Annotated[
         float,
         Option(
@@ -58,17 +63,19 @@ def classify(
     device: options.DeviceName = AUTO,
 ) -> None:
     """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name."""
+    refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])
+    further = parse_views(views)
     found = find_images(paths, skip=out)
     lens = make_lens(model, weights, blocks, device)
     wanted: list[str | int] | None = list(target) if target else None
     results: list[work.FileResult] = []
     find_class_score(score, temperature=temperature)  # an error now, not after the first batch
     check_reading(lattice)
-    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature, lattice)
+    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature, lattice, refined, further)
     failed = 0
     read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
     at = "" if temperature == 1 else f" at temperature {temperature:g}"
-    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{at}."
+    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{at}.{about_sharpness(refined, further)}"
     with ItemProgress("explaining", len(found)) as progress:
         for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)
@@ -108,6 +115,10 @@ def compare(
     score: options.PairScoreName = "cosine",
     fuse: options.FusionName = "mean",
     lattice: options.LatticeReading = "read",
+    refine: options.RefineBlocks = 0,
+    keep: options.RefineKeep = None,
+    sharp: options.SharpFlag = False,
+    views: options.ViewNames = "",
     out: options.MapsFolder = Path("gamlens-out"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
@@ -117,18 +128,24 @@ def compare(
         raise GamlensError(
             "Give two images (gamlens compare A B), or one image and a caption (gamlens compare A --text T)."
         )
+    refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])
+    further = parse_views(views)
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     result: Explanation | PairExplanation
     place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
     with claimed(place):
         if b is None:
-            result = lens.compare_text(a, text or [], method=method, n=n, fuse=fuse, lattice=lattice)
+            result = lens.compare_text(
+                a, text or [], method=method, n=n, fuse=fuse, views=further, lattice=lattice, refine=refined
+            )
             score = result.about["score"]
             rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
             captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
             found: dict[str, Any] = {"captions": captions}
         else:
-            result = lens.compare(a, b, score=score, method=method, n=n, fuse=fuse, lattice=lattice)
+            result = lens.compare(
+                a, b, score=score, method=method, n=n, fuse=fuse, views=further, lattice=lattice, refine=refined
+            )
             boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
             rows = [(Path(b).name, float(result.scores[0]), boxes)]
             found = {"y": b, "score": rows[0][1], "boxes": boxes}

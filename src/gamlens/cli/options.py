@@ -1,11 +1,12 @@
 """The options and arguments that several commands share: their names, their types and their help texts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from gamlens import METHODS, MODELS
+from gamlens import METHODS, MODELS, GamlensError, Refinement
 from gamlens.data import DATASETS
 from gamlens.engine import ENGINES
 from gamlens.evaluation.protocol import CHOICES
@@ -83,6 +84,33 @@ LatticeReading = Annotated[
     ),
 ]
 PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
+ViewNames = Annotated[
+    str,
+    Option(
+        "--views",
+        help="Average each map with maps of other views of the image: mirrored (flip) and scaled, such as "
+        "flip,1.43,2.0. Every view takes a forward pass of its own. By default only the image itself.",
+    ),
+]
+RefineBlocks = Annotated[
+    int,
+    Option(
+        "--refine",
+        help="Refine each map by this many earlier blocks of the network, so that it follows the outlines of objects: "
+        "places that look alike to the network get similar values. 2 is usual, 0 leaves maps as they are. It takes no "
+        "further forward pass. Methods that read the pixels instead of blocks cannot be refined.",
+    ),
+]
+RefineKeep = Annotated[
+    float | None,
+    Option(
+        "--keep",
+        help="With --refine or --sharp: the weight of the map before refinement in the refined one, from 0 (follow "
+        f"outlines as closely as possible) to 1 (no change). By default {Refinement.keep:g}.",
+        show_default=False,
+    ),
+]
+SharpFlag = Annotated[bool, Option("--sharp", help=f"Make sharper maps: the same as --refine {Refinement.blocks}.")]
 
 # Data sets and what is measured on them
 DatasetName = Annotated[str, Option(help=f"The kind of data set: {DATASET_HELP}.")]
@@ -157,3 +185,33 @@ JsonOutput = Annotated[
         help="Print the results as JSON on standard output in place of text. The files are written all the same.",
     ),
 ]
+
+
+def chosen_refinement(
+    *, refine: int, keep: float | None, sharp: bool, methods: Sequence[str] = ()
+) -> Refinement | None:
+    """What --refine, --keep and --sharp ask for together; None for no refinement. No model is needed to tell.
+
+    Args:
+        refine: The value of --refine, 0 if it was not given.
+        keep: The value of --keep, None if it was not given.
+        sharp: Whether --sharp was given.
+        methods: The methods of the command. It is an error if one of them makes maps that cannot be refined.
+    """
+    if sharp and refine:
+        raise GamlensError(
+            f"--sharp stands for --refine {Refinement.blocks}: leave one of them out, --sharp or --refine {refine}."
+        )
+    if not sharp and not refine:
+        if keep is not None:
+            raise GamlensError(f"--keep {keep:g} is a weight in refined maps: give --refine or --sharp, too.")
+        return None
+    blocks = Refinement.blocks if sharp else refine
+    found = Refinement(blocks, Refinement.keep if keep is None else keep)
+    if pixels := [name for name in methods if METHODS[name].kind == "input"]:
+        raise GamlensError(
+            f"{'--sharp' if sharp else f'--refine {refine}'}: {METHODS[pixels[0]].title} reads the pixels, not blocks, "
+            f"so its maps cannot be refined. Leave the option out, or choose other methods: "
+            f"{', '.join(names('block'))}."
+        )
+    return found

@@ -54,6 +54,9 @@ def parameters(
     ] = False,
     score: options.PairScoreName = "cosine",
     lattice: options.LatticeReading = "read",
+    refine: options.RefineBlocks = 0,
+    keep: options.RefineKeep = None,
+    sharp: options.SharpFlag = False,
     seed: Annotated[int, Option(help="Seed of the random weights.")] = 0,
     batch: options.BatchSize = 8,
     out: options.TablesFolder = Path("gamlens-sanity"),
@@ -65,10 +68,12 @@ def parameters(
     The blocks are made random one after another from the head down, and each block alone. A method passes if, with
     all weights random, the mean similarity of its maps to the original maps (SSIM, Spearman, HOG) does not exceed the
     95th percentile of the similarities between original maps of different images. An edge detector, which no weight
-    changes, is shown as a control. Your model itself is not changed: the test works on a copy.
+    changes, is shown as a control; with --sharp or --refine also a random map that is refined in the same way. Your
+    model itself is not changed: the test works on a copy.
     """
     check_reading(lattice)
     names = parse_list(methods)
+    how = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp)
     files = find_images(paths, skip=out)
     pictures = [Picture(Path(file).name, path=file, pixels=upright(file)) for file in files]
     if pairs and len(pictures) % 2:
@@ -79,17 +84,19 @@ def parameters(
     found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
     if pairs:
         make = compared_maps.of_pairs(
-            lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch, lattice=lattice
+            lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch, lattice=lattice, refine=how
         )
     else:
-        make = compared_maps.of_classes(lens, pictures, names, target=target, n=n, batch=batch, lattice=lattice)
+        make = compared_maps.of_classes(
+            lens, pictures, names, target=target, n=n, batch=batch, lattice=lattice, refine=how
+        )
     items = [picture.name for picture in pictures]
     with claimed(out), steps("computing maps", 2 * len(found) + 1, quiet=json_) as step:
         outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
         about = {
             "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
             "device": str(lens.device), "score": score if pairs else "logit", "target": target,
-            "lattice": lattice,
+            "lattice": lattice, "refine": {"blocks": how.blocks, "keep": how.keep} if how else None,
         }  # fmt: skip
         written = parameter_results.write(outcome, out, [picture.open() for picture in pictures], about)
     if json_:

@@ -8,13 +8,13 @@ import typer
 from rich.table import Column
 from typer import Option
 
-from gamlens import METHODS, GamlensError, Lens, render
+from gamlens import METHODS, GamlensError, Lens, Refinement, render
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, say_table, tell
 from gamlens.files import claimed
 from gamlens.models.devices import AUTO
 from gamlens.report import search as work
-from gamlens.report.image_files import PAGE_FILE, find_images
+from gamlens.report.image_files import PAGE_FILE, about_sharpness, find_images
 
 NAMED = 3
 
@@ -47,9 +47,16 @@ def search(
     ] = 1,
     fuse: options.FusionName = "mean",
     lattice: options.LatticeReading = "read",
+    refine: options.RefineBlocks = 0,
+    keep: options.RefineKeep = None,
+    sharp: options.SharpFlag = False,
     save_gallery: Annotated[
         Path | None,
-        Option(help="Save what was computed from the searched images to this .npz file, for --in of later searches."),
+        Option(
+            help="Save what was computed from the searched images to this .npz file, for --in of later searches. With "
+            "--refine or --sharp it also holds the earlier blocks, which makes it several times as large; a later "
+            "search that refines maps then runs no searched image again."
+        ),
     ] = None,
     with_self: Annotated[
         bool, Option("--with-self", help="Allow the query's own file as a match. By default it is left out.")
@@ -60,7 +67,8 @@ def search(
     device: options.DeviceName = AUTO,
 ) -> None:
     """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match."""
-    how = work.SearchOptions(score, method, n, fuse, top, with_self, lattice)
+    refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])
+    how = work.SearchOptions(score, method, n, fuse, top, with_self, lattice, refined)
     if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
         raise GamlensError(
             f"--save-gallery {save_gallery}: name a .npz file, and images or a folder to search with --in (a saved "
@@ -71,18 +79,22 @@ def search(
     asked = find_images(queries, skip=out)
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     answers: list[work.QueryMatches] = []
+    # A gallery that is saved, or was, holds earlier blocks. Of images that are searched only once, which may be very
+    # many, they are not kept: only the matches are run again.
+    kept = refined if save_gallery is not None or _saved(places) else None
     with claimed(out):
-        seen = work.remember(lens, asked)
+        seen = work.remember(lens, asked, refine=kept)
         how.check(lens, seen.images.pictures[0])
         for _, error in seen.bad:
             tell("error", error, "bold red")
-        searched = _searched(lens, places, out, save_gallery)
+        searched = _searched(lens, places, out, save_gallery, kept)
         with ItemProgress("explaining", len(seen.images)) as progress:
             progress(0, 0)
             for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
                 answers.append(answer)
                 progress(len(answers), 0)
         lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+        lead += about_sharpness(refined)
         index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / PAGE_FILE)
     if json_:
         say_json([answer.record for answer in answers])
@@ -104,19 +116,21 @@ def _saved(places: list[str]) -> bool:
     return len(places) == 1 and Path(places[0]).suffix.lower() == ".npz"
 
 
-def _searched(lens: Lens, places: list[str], out: Path, keep: Path | None) -> work.SearchedImages:
-    """Load the saved gallery that `places` names, or make a gallery of the images there and save it to `keep`.
+def _searched(
+    lens: Lens, places: list[str], out: Path, save_to: Path | None, refine: Refinement | None
+) -> work.SearchedImages:
+    """Load the saved gallery that `places` names, or make a gallery of the images there and save it to `save_to`.
 
-    A note names the images that cannot be used.
+    A new gallery holds the earlier blocks that `refine` needs. A note names the images that cannot be used.
     """
     if _saved(places):
         searched = work.recall(lens, places[0])
     else:
         files = find_images(places, skip=out)
         with ItemProgress("embedding", len(files)) as progress:
-            searched = work.remember(lens, files, progress)
-        if keep is not None:
-            searched.images.save(str(keep))
+            searched = work.remember(lens, files, progress, refine=refine)
+        if save_to is not None:
+            searched.images.save(str(save_to))
     if searched.bad:
         names = ", ".join(Path(name).name for name, _ in searched.bad[:NAMED])
         more = f" and {len(searched.bad) - NAMED} more" if len(searched.bad) > NAMED else ""

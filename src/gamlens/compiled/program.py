@@ -185,6 +185,9 @@ def build(
             raise Unsupported("a wanted block does not run exactly once")
         if not all(marks[number].users for number in cuts):
             raise Unsupported("a wanted block is changed in place, and the value that this returns is not used")
+        for mark in (marks[wanted.index(point)] for point in earlier):
+            with graph.inserting_before(mark):  # a copy, which the network cannot change in place later
+                mark.update_arg(0, graph.call_function(torch.ops.aten.clone.default, (mark.args[0],)))
         workshop = derive_weights(graph, held, precision)
         trunk = {node for node, number in split.stages(graph, cuts, held).items() if number == 0}
         if _has_fused_kernels(batch):

@@ -1,7 +1,6 @@
 """Confidences and embeddings of the model on image x map, in batches across all methods."""
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -76,11 +75,10 @@ def curves(lens: Lens, images: Tensor, maps: Tensor, labels: Tensor, protocol: P
     background = None
     if protocol.curve_background == "blur":
         background = metrics.blurred(images, kernel=protocol.blur_kernel, sigma=protocol.blur_sigma)
-    see = partial(under_maps, lens, images, labels=labels, protocol=protocol, background=background)
-    return {
-        "inserted": see(maps=order)["probability"],
-        "deleted": see(maps=[1 - mask for mask in order])["probability"],
-    }
+    shown = [*order, *(1 - mask for mask in order[1:-1])]  # both curves have the same ends, the other way round
+    found = under_maps(lens, images, shown, labels, protocol, background=background)["probability"]
+    inserted, inner = found[: len(order)], found[len(order) :]
+    return {"inserted": inserted, "deleted": torch.cat([inserted[-1:], inner, inserted[:1]])}
 
 
 def _masked(

@@ -28,6 +28,7 @@ from gamlens.fuse import Fusion, at_least_float32
 from gamlens.lens import Lens
 from gamlens.methods import METHODS
 from gamlens.metrics import MetricInput
+from gamlens.trace import Trace
 
 MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
@@ -86,9 +87,11 @@ def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = Fals
 def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
     labels = [unit.label for unit in batch.units]
     trace = lens.trace(
-        batch.sides[0], labels, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views, keep_graph=False
-    )
-    maps, output = _with_controls(_explained(partial(trace.explain, lattice=protocol.lattice), protocol)), trace.output
+        batch.sides[0], labels, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views,
+        refine=protocol.refinement, keep_graph=False,
+    )  # fmt: skip
+    explain = partial(trace.explain, lattice=protocol.lattice, refine=protocol.refinement)
+    maps, output = _with_controls(_explained(explain, protocol), trace, batch, 0, protocol), trace.output
     assert output is not None
     del trace
     inputs = _with_truth(batch, 0, maps, protocol)
@@ -104,12 +107,17 @@ def _traced_for(protocol: Protocol) -> str:
 
 
 def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
-    pair = lens.trace_pair(*batch.sides, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views)
-    pair.sides(protocol.task, keep=False)
+    pair = lens.trace_pair(
+        *batch.sides, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views, refine=protocol.refinement
+    )
+    traces = pair.sides(protocol.task, keep=False)
     pair.release()
     whole = {side: at_least_float32(e.detach()).cpu() for side, e in zip("xy", pair.embeddings, strict=True)}
-    both = _explained(partial(pair.explain, score=protocol.task, lattice=protocol.lattice), protocol)
-    sides = {side: _with_controls({key: getattr(result, side) for key, result in both.items()}) for side in "xy"}
+    explain = partial(pair.explain, score=protocol.task, lattice=protocol.lattice, refine=protocol.refinement)
+    both, sides = _explained(explain, protocol), {}
+    for place, (side, trace) in enumerate(zip("xy", traces, strict=True)):
+        own = {key: getattr(result, side) for key, result in both.items()}
+        sides[side] = _with_controls(own, trace, batch, place, protocol)
     similarities = _similarities(lens, batch, sides, whole, protocol) if "objective" in protocol.kinds else None
     if similarities is None:
         rows = []
@@ -164,12 +172,17 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
     images = masked.raw(lens, batch.sides[0])
     asked = {id(values): values for (method, _, _), values in maps.items() if method != UNCHANGED}
     after = masked.under_maps(lens, images, list(asked.values()), labels, protocol)
+    by_ranks: dict[str, Tensor] = {}
+    if protocol.equal_mass:
+        ranked = [metrics.equal_mass(values) for values in maps.values()]
+        by_ranks = masked.under_maps(lens, images, ranked, labels, protocol)
     order = {place: number for number, place in enumerate(asked)}
     whole = {name: values[0] for name, values in before.items()}
-    for (method, _, _), values in maps.items():
+    for number, ((method, _, _), values) in enumerate(maps.items()):
         found = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
         hidden = {name: own[order[id(values)]] for name, own in after.items()} if method != UNCHANGED else whole
-        yield {"before": whole, "after": hidden, **found}
+        equal = {name: own[number] for name, own in by_ranks.items()}
+        yield {"before": whole, "after": hidden, "equal_mass": equal, **found}
 
 
 def _similarities(
@@ -189,22 +202,31 @@ def _similarities(
     """
     rule = scores.find_pair_score(protocol.task).fn
     hidden: dict[str, dict[int, Tensor]] = {}
+    by_ranks: dict[str, dict[MapKey, Tensor]] = {}
     for side, images in zip("xy", batch.sides, strict=True):
         asked = {id(values): values for (method, _, _), values in sides[side].items() if method != UNCHANGED}
-        found = masked.embeddings(lens, masked.raw(lens, images), list(asked.values()), protocol)
+        pixels = masked.raw(lens, images)
+        found = masked.embeddings(lens, pixels, list(asked.values()), protocol)
         hidden[side] = dict(zip(asked, found, strict=True))
+        if protocol.equal_mass:
+            ranked = [metrics.equal_mass(values) for values in sides[side].values()]
+            by_ranks[side] = dict(zip(sides[side], masked.embeddings(lens, pixels, ranked, protocol), strict=True))
     before = rule(whole["x"], whole["y"])
+
+    def after(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        if protocol.masked == "both":
+            return {"both": rule(x, y)}
+        return {"x": rule(x, whole["y"]), "y": rule(whole["x"], y)}
+
     similarities: dict[MapKey, dict[str, dict[str, Any]]] = {}
     for key in sides["x"]:
         x, y = (hidden[side].get(id(sides[side][key]), whole[side]) for side in "xy")
-        if protocol.masked == "both":
-            after = {"both": rule(x, y)}
-        else:
-            after = {"x": rule(x, whole["y"]), "y": rule(whole["x"], y)}
-        similarities[key] = {
-            side: {"before": {"similarity": before}, "after": {"similarity": before if key[0] == UNCHANGED else value}}
-            for side, value in after.items()
-        }
+        equal = after(by_ranks["x"][key], by_ranks["y"][key]) if by_ranks else {}
+        similarities[key] = {}
+        for side, value in after(x, y).items():
+            fields = {"before": before, "after": before if key[0] == UNCHANGED else value}
+            fields |= {"equal_mass": equal[side]} if equal else {}
+            similarities[key][side] = {name: {"similarity": scored} for name, scored in fields.items()}
     return similarities
 
 
@@ -242,10 +264,19 @@ def _explained(explain: Callable[[str, int, Fusion], Any], protocol: Protocol) -
     return found
 
 
-def _with_controls(found: Mapping[MapKey, Explanation]) -> Maps:
+def _with_controls(
+    found: Mapping[MapKey, Explanation], trace: Trace, batch: Ready, place: int, protocol: Protocol
+) -> Maps:
+    """The maps of the methods and of the controls; `place` says which image of each item they are of."""
     maps = {key: result.maps for key, result in found.items()}
     first = next(iter(maps.values()))
-    return maps | {(name, 0, CONTROL): make(*first.shape).to(first.device) for name, make in metrics.CONTROLS.items()}
+    names, (height, width) = [unit.samples[place].name for unit in batch.units], first.shape[1:]
+    for name, make in metrics.CONTROLS.items():
+        maps[name, 0, CONTROL] = make(names, height, width).to(first.device)
+    if protocol.refinement is not None:
+        for name in metrics.REFINED_CONTROLS:
+            maps[f"{name}_refined", 0, CONTROL] = trace.refine(maps[name, 0, CONTROL], protocol.refinement)
+    return maps
 
 
 def _rows(

@@ -74,7 +74,7 @@ def left_out_note(about: Mapping[str, Any]) -> str:
         return ""
     task = about["protocol"]["task"]
     return (
-        f"{', '.join(titles)} is left out: it is a share of the explained score, and the score {task!r} may be zero or "
+        f"Left out: {', '.join(titles)}. It is a share of the explained score, and the score {task!r} may be zero or "
         "negative."
     )
 

@@ -12,6 +12,7 @@ from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
 from gamlens.lattice import READINGS
 from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, KINDS, check_blur
+from gamlens.refine import Refinement
 from gamlens.scores import PAIR_SCORES, check_temperature
 
 ABLATED_KINDS = ("localization", "objective")  # the kinds whose metrics an ablation measures
@@ -20,7 +21,7 @@ CONTROL = "control"  # what controls have in place of the name of a fusion
 JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
 PAIR_MARK = "~"  # stands between the names of the two images in the name of a pair
-ADDED = ("temperature", "pairs_per_class", "curve_background", "blur_kernel", "blur_sigma", "lattice")
+ADDED = ("temperature", "pairs_per_class", "curve_background", "blur_kernel", "blur_sigma", "lattice", "refine", "keep")
 CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS,
     "subset": ("all", "25", "10"),
@@ -35,7 +36,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 # What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
 UNSAID: dict[str, Any] = {"hold_out_by": "maps", "lattice": "keep", "temperature": 1.0, "pairs_per_class": 3}
-UNSAID |= {"curve_background": "fill", "blur_kernel": BLUR_KERNEL, "blur_sigma": BLUR_SIGMA}  # any blur will do
+UNSAID |= {
+    "refine": 0,
+    "keep": Refinement.keep,
+    "equal_mass": False,
+    "curve_background": "fill",
+    "blur_kernel": BLUR_KERNEL,
+    "blur_sigma": BLUR_SIGMA,
+}  # any blur will do
 
 
 def choices() -> dict[str, tuple[str, ...]]:
@@ -65,6 +73,11 @@ class Protocol:
         views: Further views of each image, "flip" and scales, over which maps are averaged.
         lattice: How blocks are read of which the network uses only every second (or s-th) row and column: "read" or
             "keep", as in `Trace.explain`. Runs of versions that did not record it have "keep".
+        refine: By how many earlier blocks maps are refined; 0 for not at all. Then centre and random, two of the
+            controls, are measured refined as well.
+        keep: The weight of the map before refinement in the refined one.
+        equal_mass: Whether the objective evaluation also measures ADP with every map replaced by its ranks, which takes
+            one more forward per map.
         curves: The number of steps of insertion and deletion; 0 to leave both out.
         temperature: What the class scores are divided by before they become the probability of the objective
             evaluation. Maps are made of the class score itself and do not depend on it.
@@ -101,6 +114,9 @@ class Protocol:
     fusions: tuple[str, ...] = ()
     block_weights: tuple[float, ...] = ()
     hold_out_by: str = "pairs"
+    refine: int = 0
+    keep: float = Refinement.keep
+    equal_mass: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
@@ -119,6 +135,11 @@ class Protocol:
                 f"pairs_per_class={self.pairs_per_class} is the number of pairs that are drawn; with pairs="
                 f"{self.pairs!r} every image is paired with the next one: leave it out, or use pairs='drawn'."
             )
+        if self.refine < 0:
+            raise GamlensError(f"refine={self.refine}: give the number of blocks to refine by, or 0 for none.")
+        if self.keep != Refinement.keep and not self.refine:
+            raise GamlensError(f"keep={self.keep} is a weight in refined maps: it needs refine, such as refine=2.")
+        _ = self.refinement  # checks the values of both
         if self.hold_out < 0:
             raise GamlensError(f"hold_out={self.hold_out}: give 0 to hold out nothing, or 10 for every tenth item.")
         if not self.methods or not self.n or min(self.n) < 1:
@@ -149,6 +170,11 @@ class Protocol:
             raise GamlensError("Fusions can be varied only with masked='one': boxes belong to one image of a pair.")
 
     @property
+    def refinement(self) -> Refinement | None:
+        """How maps are refined; None for not at all."""
+        return Refinement(self.refine, self.keep) if self.refine else None
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of evaluation whose metrics are measured on every map."""
         return ABLATED_KINDS if self.fusions else (self.kind,)
@@ -162,7 +188,12 @@ class Protocol:
     def record(self) -> dict[str, Any]:
         """What run.json says about the protocol."""
         found = {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
-        return {**found, "temperature": float(self.temperature), "blur_sigma": float(self.blur_sigma)}
+        return {
+            **found,
+            "temperature": float(self.temperature),
+            "keep": float(self.keep),
+            "blur_sigma": float(self.blur_sigma),
+        }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Protocol":

@@ -178,9 +178,10 @@ def run_folder(
 def _unsaid(lens: Lens, protocol: Protocol) -> dict[str, Any]:
     """What a run was measured with whose run.json lacks a field. Where a field makes no difference, any value will do.
 
-    The hold-out of pairs makes none for classes, and the reading of lattices none for a network without any.
+    The hold-out of pairs makes none for classes, and the reading of lattices none for a network without any. Earlier
+    versions had no ADP of equal mass; a finished run of theirs is as good without it.
     """
-    same = ["hold_out_by"] if protocol.task == "classification" else []
+    same = ["equal_mass", *(["hold_out_by"] if protocol.task == "classification" else [])]
     same += [] if lens.lattices else ["lattice"]
     return UNSAID | {name: getattr(protocol, name) for name in same}
 

@@ -12,9 +12,9 @@ import numpy as np
 from PIL import Image
 
 from gamlens.errors import GamlensError, GamlensWarning, Registry
-from gamlens.figures.class_figures import Strip, classes, depth, overview, sanity, small, strips
+from gamlens.figures.class_figures import Strip, classes, depth, overview, sanity, sharp, small, strips
 from gamlens.figures.localization_figures import localization, segmentation, similarity, xray
-from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow
+from gamlens.figures.pair_figures import cosine, dot, layers, negative, overflow, sharp_pairs
 from gamlens.figures.panels import EvidenceDrawing, draw_evidence, scaled_frame
 from gamlens.figures.request import Example, FigureRequest, from_dataset, from_images
 from gamlens.files import StagedFiles
@@ -47,6 +47,8 @@ FIGURES = Registry(
             overview, "one image explained for several classes, and a pair for its similarity", "overview"
         ),
         "classes": Figure(classes, "GAM, Grad-CAM and Grad-CAM++ side by side, for a class of each image"),
+        "sharp": Figure(sharp, "GAM before and after refinement by self-similarity, for a class of each image"),
+        "sharp_pairs": Figure(sharp_pairs, "the same for pairs, both maps of each", "pairs"),
         "cosine": Figure(cosine, "the same three methods for pairs, by cosine similarity", "pairs"),
         "dot": Figure(dot, "the same for pairs, by dot product, and Grad-CAM++ exactly as published", "pairs"),
         "overflow": Figure(

@@ -1,4 +1,4 @@
-"""Figures that explain classes: overview, classes, depth, small and sanity."""
+"""Figures that explain classes: overview, classes, sharp, depth, small and sanity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +57,22 @@ def classes(request: FigureRequest) -> Grid:
         rows.append((photo(results["gam"]), *maps))
         labels.append(results["gam"].names[0])
     return Grid(tuple(rows), ("Photo", *map(request.head, FIGURE_METHODS)), tuple(labels), keys=(SALIENCY_KEY,))
+
+
+def sharp(request: FigureRequest) -> Grid:
+    """GAM of one class per image before and after refinement, one row per image.
+
+    If an image has true boxes of the class, the number under a map is its share in them.
+    """
+    require_several_blocks(request.lens)
+    rows, labels = [], []
+    for example in targeted_examples(request):
+        target = None if example.target is None else [example.target]
+        trace = request.lens.trace(example.image, target, n=request.n, refine=True)
+        results = [trace.explain("gam", request.n, lattice=request.lattice, refine=how) for how in (False, True)]
+        rows.append((photo(results[0]), *(heat(result, caption=inside(result, example)) for result in results)))
+        labels.append(results[0].names[0])
+    return Grid(tuple(rows), ("Photo", request.head("gam"), "refined"), tuple(labels), keys=(SALIENCY_KEY,))
 
 
 def depth(request: FigureRequest) -> Grid:

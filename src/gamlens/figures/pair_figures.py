@@ -1,4 +1,4 @@
-"""Figures that explain the similarity of pairs: cosine, dot, overflow, negative and layers."""
+"""Figures that explain the similarity of pairs: cosine, dot, overflow, sharp_pairs, negative and layers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +29,23 @@ def dot(request: FigureRequest) -> Grid:
 def overflow(request: FigureRequest) -> Grid:
     """GAM of the last block beside Grad-CAM++ as published, by dot product. Empty maps are framed red."""
     return _methods_beside(replace(request, score="dot", n=1, others=1), ("gam", LITERAL))
+
+
+def sharp_pairs(request: FigureRequest) -> Grid:
+    """GAM of pairs before and after refinement, one row per pair: x, y, both maps, and both maps refined."""
+    require_several_blocks(request.lens)
+    rows, labels = [], []
+    for x, y in example_pairs(request):
+        trace = request.lens.trace_pair(x.image, y.image, n=request.n, refine=True)
+        plain, refined = (
+            trace.explain("gam", request.n, score=request.score, lattice=request.lattice, refine=how)
+            for how in (False, True)
+        )
+        maps = (heat(side) for result in (plain, refined) for side in (result.x, result.y))
+        rows.append((photo(plain.x), photo(plain.y), *maps))
+        labels.append(f"{request.score} {float(plain.scores[0]):.2f}")
+    head = request.head("gam")
+    return Grid(tuple(rows), ("x", "y", f"{head}: x", "y", "refined: x", "y"), tuple(labels), keys=(SALIENCY_KEY,))
 
 
 def negative(request: FigureRequest) -> Grid:

@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gamlens.errors import Registry
-from gamlens.metrics.adp import SCORE_COLUMNS, drop, drop_value, increase, increase_value, measure_scores
+from gamlens.metrics.adp import (
+    EQUAL_MASS_COLUMNS,
+    SCORE_COLUMNS,
+    drop,
+    drop_value,
+    equal_mass_drop,
+    equal_mass_value,
+    increase,
+    increase_value,
+    measure_equal_mass,
+    measure_scores,
+)  # fmt: skip
 from gamlens.metrics.aggregate import Better, Clusters, Difference, Interval, bootstrap, improvement, paired, sign_test
 from gamlens.metrics.curves import auc, measure_deletion, measure_insertion, order, steps
 from gamlens.metrics.iou import box_hits, box_iou, boxes_at, hits_value, iou_grid, mask_iou_grid, measure_boxes
@@ -20,11 +31,14 @@ from gamlens.metrics.masking import (
     BLUR_KERNEL,
     BLUR_SIGMA,
     CONTROLS,
+    REFINED_CONTROLS,
     Fill,
     blurred,
     centre,
     centre_prior,
+    chance,
     check_blur,
+    equal_mass,
     explain_mask,
 )  # fmt: skip
 from gamlens.metrics.metric import KINDS, Metric, MetricInput, MetricValues, StoredColumns
@@ -47,6 +61,9 @@ METRICS: dict[str, Metric] = Registry("metric", {
     "adp": Metric(drop, "ADP", "down", ("objective",), SCORE_COLUMNS, measure_scores, drop_value,
                   needs_positive_score=True, item_title="drop"),
     "pic": Metric(increase, "PIC", "up", ("objective",), SCORE_COLUMNS, measure_scores, increase_value),
+    "adp_equal_mass": Metric(equal_mass_drop, "ADP (equal mass)", "down", ("objective",), EQUAL_MASS_COLUMNS,
+                             measure_equal_mass, equal_mass_value, needs_positive_score=True,
+                             item_title="drop (equal mass)"),
     "insertion": Metric(auc, "Insertion", "up", ("objective",), {"insertion": "float64"}, measure_insertion),
     "deletion": Metric(auc, "Deletion", "down", ("objective",), {"deletion": "float64"}, measure_deletion),
 })  # fmt: skip

@@ -13,6 +13,10 @@ SCORE_COLUMNS: dict[str, str] = {
 }
 
 
+EQUAL_MASS_COLUMNS = {f"equal_mass_drop_{name}": "float64" for name in ("logit", "probability", "similarity")}
+NO_SCORE = "had no positive score to drop from"
+
+
 def drop(before: Tensor, after: Tensor) -> Tensor:
     """The share of the score that is lost when the model sees image x map, max(0, Y - O) / Y: (N,), (N,) -> (N,).
     Y is the score of the whole image, O that of image x map. ADP is 100 x the mean over the items with Y > 0.
@@ -25,6 +29,13 @@ def drop(before: Tensor, after: Tensor) -> Tensor:
     check_scores(before, after)
     usable = before > 0
     return torch.where(usable, (before - after).clamp(min=0) / torch.where(usable, before, 1), torch.nan)
+
+
+def equal_mass_drop(before: Tensor, after: Tensor) -> Tensor:
+    """The same share where every value of the map is replaced by its rank in the map (`equal_mass`), so that all maps
+    show equally much of the image and none gains by its brightness: (N,), (N,) -> (N,).
+    """
+    return drop(before, after)
 
 
 def increase(before: Tensor, after: Tensor) -> Tensor:
@@ -45,12 +56,28 @@ def drop_value(stored: StoredColumns) -> MetricValues:
     """The drop of every item from the stored scores."""
     values = drop(*_before_after(stored))
     missing = int(values.isnan().sum())
-    return MetricValues(100 * values, left_out=missing, why="had no positive score to drop from" if missing else "")
+    return MetricValues(100 * values, left_out=missing, why=NO_SCORE if missing else "")
 
 
 def increase_value(stored: StoredColumns) -> MetricValues:
     """The increase of every item from the stored scores."""
     return MetricValues(100 * increase(*_before_after(stored)).double())
+
+
+def measure_equal_mass(given: MetricInput) -> MeasuredColumns:
+    """Fill EQUAL_MASS_COLUMNS with the drop of every score under the ranks of the map; None if it was not measured."""
+    found: dict[str, Tensor | None] = dict.fromkeys(EQUAL_MASS_COLUMNS)
+    for name, after in given.equal_mass.items():
+        found[f"equal_mass_drop_{name}"] = equal_mass_drop(given.before[name], after)
+    return found
+
+
+def equal_mass_value(stored: StoredColumns) -> MetricValues:
+    """The drop of every item under the ranks of its map."""
+    own = "equal_mass_drop_similarity"
+    values = stored.columns[own if own in stored.columns else f"equal_mass_drop_{stored.confidence}"]
+    missing = int(values.isnan().sum())
+    return MetricValues(100 * values.double(), left_out=missing, why=NO_SCORE if missing else "")
 
 
 def _before_after(stored: StoredColumns) -> tuple[Tensor, Tensor]:

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from gamlens import fuse
 from gamlens.errors import GamlensError
+from gamlens.metrics._checks import check_maps
 
 Fill = Literal["black", "mean"]
 # The blurred background of insertion and deletion, in pixels of the model's input. It must hide what the object is: the
@@ -96,8 +99,47 @@ def centre(n: int, height: int, width: int) -> Tensor:
     return centre_prior(height, width).expand(n, height, width)
 
 
-# {name: a function (n, H, W) -> maps (n,H,W)}. These maps need no model: they show nothing, everything, or the middle.
-CONTROLS: dict[str, Callable[[int, int, int], Tensor]] = {"blank": torch.zeros, "ones": torch.ones, "centre": centre}
+def chance(names: Sequence[str], height: int, width: int) -> Tensor:
+    """A random map of 7 x 7 cells for every item, resized and normalised like a method's: (n,H,W).
+
+    The item's name seeds it, so that an item has the same map in every run and batch.
+    """
+    cells = [torch.rand(1, 7, 7, generator=torch.Generator().manual_seed(crc32(name.encode()))) for name in names]
+    return fuse.min_max(fuse.resize(torch.cat(cells) if cells else torch.zeros(0, 7, 7), (height, width)))[0]
+
+
+def equal_mass(maps: Tensor) -> Tensor:
+    """Replace every value of a map by its rank in the map, scaled to [0,1]: (N,H,W) -> (N,H,W).
+
+    All maps then have the mean 1/2, so that none hides more of an image than another. Equal values share the mean of
+    their ranks; a flat map becomes 1/2 everywhere.
+
+    >>> equal_mass(torch.tensor([[[0.1, 0.9, 0.2]]]))
+    tensor([[[0.0000, 1.0000, 0.5000]]])
+    """
+    check_maps(maps)
+    values, place = maps.flatten(1).sort(dim=1)
+    pixels = values.shape[1]
+    position = torch.arange(pixels, device=maps.device, dtype=torch.float64).expand_as(values)
+    starts = torch.ones_like(values, dtype=torch.bool)
+    starts[:, 1:] = values[:, 1:] != values[:, :-1]
+    ends = torch.ones_like(starts)
+    ends[:, :-1] = starts[:, 1:]
+    first = torch.where(starts, position, 0).cummax(dim=1).values
+    last = torch.where(ends, position, pixels).flip(1).cummin(dim=1).values.flip(1)
+    ranks = torch.empty_like(position).scatter_(1, place, (first + last) / 2)
+    return (ranks / max(1, pixels - 1) if pixels > 1 else ranks + 0.5).to(maps.dtype).view_as(maps)
+
+
+# {name: a function (names of n items, H, W) -> maps (n,H,W)}. These maps need no model: they show nothing, everything,
+# the middle, or places of chance.
+CONTROLS: dict[str, Callable[[Sequence[str], int, int], Tensor]] = {
+    "blank": lambda names, height, width: torch.zeros(len(names), height, width),
+    "ones": lambda names, height, width: torch.ones(len(names), height, width),
+    "centre": lambda names, height, width: centre(len(names), height, width),
+    "random": chance,
+}
+REFINED_CONTROLS = ("centre", "random")  # those that are also refined where the maps of an evaluation are
 
 
 def _check_unit(name: str, values: Tensor) -> None:

@@ -35,6 +35,8 @@ class MetricInput:
         before: objective: the explained score on the whole image by its name ("logit", "probability",
             "similarity"), (N,) each.
         after: objective: the same scores on image x map.
+        equal_mass: objective, if it was asked for: the scores on image x map where every value of the map is replaced
+            by its rank.
         inserted: objective, if curves were asked for: the probability while pixels appear in the map's order, (S,N).
         deleted: objective, if curves were asked for: the probability while pixels vanish in the map's order, (S,N).
     """
@@ -46,6 +48,7 @@ class MetricInput:
     void: Tensor | None = None
     before: Mapping[str, Tensor] = field(default_factory=dict)
     after: Mapping[str, Tensor] = field(default_factory=dict)
+    equal_mass: Mapping[str, Tensor] = field(default_factory=dict)
     inserted: Tensor | None = None
     deleted: Tensor | None = None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -174,7 +175,7 @@ class HookedModel:
             lattices = self._lattices_at(batch, found, points)  # before a graph takes memory
             earlier = [point for point in refine.choose(found.points) if point not in points] if refine else []
             record = self._run(batch, found, points, None, embedding, graph, tuple(reversed(earlier)))
-            record.lattices, record.network_blocks = lattices, tuple(map(str, found.points))
+            record.lattices, record.network_blocks = lattices, tuple(map(attrgetter("name"), found.points))
         if record.blocks:
             check = finite({**record.earlier_activations, **record.activations}, partial(_say_not_finite, self.name))
             record.checks = record.checks.with_check(check, batch.device)

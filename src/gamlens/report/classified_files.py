@@ -27,6 +27,7 @@ from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
+from gamlens.refine import Refinement
 from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
 from gamlens.report.image_files import PAGE_FILE, guess_bars, limited_page, result_folders
 from gamlens.streaming.failures import Witness
@@ -36,6 +37,8 @@ from gamlens.trace import Guess, Trace
 FILES_SHOWN, FILE_SIDE = 200, 480
 CLASSES_TITLE = "Why this class?"
 NOTES = ".runs"  # the folder in the folder of results that says what is done
+# What notes mean that do not have these entries, because they were written before there were such options.
+NOT_NOTED: dict[str, Any] = {"refine": None, "views": []}
 
 FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that its explanation goes to
 
@@ -51,6 +54,8 @@ class ClassifyOptions:
     score: str = "logit"
     temperature: float = 1.0
     lattice: str = "read"
+    refine: Refinement | None = None
+    views: tuple[str | float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,8 @@ class FileExplainer:
     def load(self, items: Sequence[FileToExplain]) -> tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]:
         """Decode and transform files. Returns the files, and for each its input, or the error if it cannot be read."""
         pictures = (Picture(Path(path).name, path=path) for path, _ in items)
-        return items, [attempt(self.lens.prepare, picture) for picture in pictures]
+        prepare = partial(self.lens.prepare, views=self.options.views)
+        return items, [attempt(prepare, picture) for picture in pictures]
 
     def work(self, loaded: tuple[Sequence[FileToExplain], list[ModelInput | GamlensError]]) -> list[dict[str, Any]]:
         """One row per file. If all of them fail, and every file would, as `Witness` tells, their error is raised."""
@@ -103,9 +109,10 @@ class FileExplainer:
         target = [options.target] * len(ready.pictures) if options.target else None
         trace = self.lens.trace(
             ready, target, n=options.n, method=options.method, score=options.score, temperature=options.temperature,
-            keep_graph=False,
+            refine=options.refine, keep_graph=False,
         )  # fmt: skip
-        return trace, trace.explain(options.method, options.n, options.fuse, lattice=options.lattice)
+        maps = trace.explain(options.method, options.n, options.fuse, lattice=options.lattice, refine=options.refine)
+        return trace, maps
 
 
 def classify_files(
@@ -132,7 +139,7 @@ def classify_files(
     items = [(file, str(folder)) for file, folder in result_folders(files, out).items()]
     about = _about(lens, [file for file, _ in items], options, batch_size)
     results: list[FileResult] = []
-    with claimed(out), RunFolder(out / NOTES, about, suffix=".jsonl", fresh=fresh) as notes:
+    with claimed(out), RunFolder(out / NOTES, about, suffix=".jsonl", fresh=fresh, unsaid=NOT_NOTED) as notes:
         done = False
         try:
             for result in _explained(lens, items, options, notes, batch_size):
@@ -216,7 +223,7 @@ def _about(lens: Lens, files: Sequence[str], options: ClassifyOptions, batch: in
     return {
         "model": lens.name, "weights": [lens.weights, digest(lens.model)],
         "blocks": list(lens.blocks) if lens.knows_blocks else [],
-        **asdict(options), "batch": batch, "version": __version__,
+        **asdict(options), "views": list(options.views), "batch": batch, "version": __version__,
         "files": {
             "count": len(files), "first": readable(files[0]) if files else "",
             "names, sizes and times": hashlib.sha256(json.dumps(list(map(_state, files))).encode()).hexdigest(),

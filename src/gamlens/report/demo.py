@@ -23,7 +23,7 @@ from gamlens.lens import Lens
 from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Block, Grid, Page, Panel, Section, Table, Text
-from gamlens.render.inline import slug
+from gamlens.render.inline import slug, unique_names
 from gamlens.report.image_files import PAGE_FILE, guess_bars
 from gamlens.trace import Trace
 
@@ -107,7 +107,27 @@ def block_by_block(lens: Lens) -> Section:
     return _section("block_by_block", grid, label=own.names[0])
 
 
-SECTIONS = (one_class, two_things, two_cheetahs, no_match, hidden_evidence, block_by_block)
+def sharper_maps(lens: Lens) -> Section:
+    """The maps of four photos and of one pair before and after refinement; each pair of maps shares one forward."""
+    names = ("cheetah", "lion", "cat", "coffee")
+    trace = lens.trace([photo(name) for name in names], n=2, refine=True)
+    shown = [trace.explain("gam", 2, refine=refine) for refine in (False, True)]
+    photos = tuple(Panel(photo(name), alt=f"the photo {name}") for name in names)
+    maps = [
+        tuple(Panel(result.overlay(row), alt=f"{label}, {name}") for row, name in enumerate(names))
+        for result, label in zip(shown, ("GAM", "GAM, sharp"), strict=True)
+    ]
+    heads = tuple(f"Why **{name}**?" for name in shown[0].names)
+    classes = Grid((photos, *maps), heads, ("Photo", "GAM", "GAM, sharp"))
+    pair = lens.trace_pair(photo("cheetah"), photo("cheetah_face"), n=2, refine=True)
+    both = [Panel(render.beside([photo("cheetah"), photo("cheetah_face")]), alt="two cheetahs")]
+    for refine, label in ((False, "GAM"), (True, "GAM, sharp")):
+        both.append(Panel(pair.explain("gam", 2, refine=refine).overlay(), alt=f"{label}, both maps of the pair"))
+    alike = Grid((tuple(both),), ("Why **similar**?", "GAM", "GAM, sharp"))
+    return _section("sharper_maps", classes, alike)
+
+
+SECTIONS = (one_class, two_things, two_cheetahs, no_match, hidden_evidence, block_by_block, sharper_maps)
 STEPS = len(SECTIONS) + 2
 
 
@@ -140,9 +160,14 @@ def _class_panels(trace: Trace, row: int) -> tuple[Panel, ...]:
 
 
 def _save_pictures(sections: Sequence[Section], out: Path) -> None:
-    """Save every grid of the page as a PNG file, too."""
+    """Save every grid of the page as a PNG file, too. The second one of a section has "-2" at the end of its name."""
+    grids = [
+        (f"{number}-{slug(section.title)}", block)
+        for number, section in enumerate(sections, 1)
+        for block in section.blocks
+        if isinstance(block, Grid)
+    ]
+    names = unique_names(name for name, _ in grids)
     with StagedFiles() as staged:
-        for number, section in enumerate(sections, 1):
-            for grid in (block for block in section.blocks if isinstance(block, Grid)):
-                picture = render.draw(grid, cell=260)
-                staged.write(out / f"{number}-{slug(section.title)}.png", partial(render.write_png, picture))
+        for name, (_, grid) in zip(names, grids, strict=True):
+            staged.write(out / f"{name}.png", partial(render.write_png, render.draw(grid, cell=260)))

@@ -10,6 +10,7 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import file_stem
 from gamlens.explanation.storage import is_saved
 from gamlens.inputs.images import IMAGE_EXTENSIONS
+from gamlens.refine import Refinement
 from gamlens.render import Bars, Page, Section, is_marked_png
 from gamlens.render.inline import unique_names
 from gamlens.trace import Guess
@@ -72,6 +73,23 @@ def limited_page(title: str, lead: str, sections: Iterable[Section], *, limit: i
     """Make a page of the first `limit` sections. If there are more, its lead adds: first `limit` of `count` `what`."""
     more = f" The first {limit} of {count} {what} are shown." if count > limit else ""
     return Page(title, lead + more, tuple(islice(sections, limit)))
+
+
+def about_sharpness(refine: Refinement | None, views: Sequence[str | float] = ()) -> str:
+    """Sentences for the lead of a page, with a space before each: how maps were refined, over which views averaged.
+
+    >>> about_sharpness(None, ("flip", 2.0))
+    ' Each map is the mean over the photo itself and further views of it: flip, 2.0.'
+    """
+    said = ""
+    if refine is not None:
+        said += (
+            " The maps are refined by the network's own self-similarity, so that they follow the outlines of objects "
+            f"(earlier blocks: {refine.blocks}; weight of the map before refinement: {refine.keep:g})."
+        )
+    if views:
+        said += f" Each map is the mean over the photo itself and further views of it: {', '.join(map(str, views))}."
+    return said
 
 
 def guess_bars(guesses: Iterable[Guess]) -> Bars:

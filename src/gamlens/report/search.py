@@ -19,6 +19,7 @@ from gamlens.fuse import FUSIONS
 from gamlens.inputs.images import Picture
 from gamlens.lattice import check_reading
 from gamlens.lens import Lens
+from gamlens.refine import Refinement
 from gamlens.render import Grid, Page, Panel, ScaleKey, Section, thumbnail
 from gamlens.report.image_files import limited_page, result_folders
 from gamlens.retrieval import Gallery
@@ -41,6 +42,7 @@ class SearchOptions:
     top: int = 5
     with_self: bool = False
     lattice: str = "read"
+    refine: Refinement | None = None
 
     def __post_init__(self) -> None:
         scores.find_pair_score(self.score)
@@ -49,9 +51,10 @@ class SearchOptions:
         check_reading(self.lattice)
 
     def check(self, lens: Lens, picture: Picture) -> None:
-        """Raise an error if the model has fewer than n blocks, by running it on one image before all files are read."""
-        if self.n != 1 and methods.find(self.method).kind == "block":
-            lens.trace_pair(picture, picture, n=self.n, method=self.method)
+        """Raise an error if the model has too few blocks, by running it on one image before all files are read."""
+        n = self.n if methods.find(self.method).kind == "block" else 1
+        if n != 1 or self.refine is not None:
+            lens.trace_pair(picture, picture, n=n, method=self.method, refine=self.refine)
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,21 @@ class QueryMatches:
 
 
 def remember(
-    lens: Lens, files: Sequence[str], status: Callable[[int, int], None] = lambda done, bad: None
+    lens: Lens,
+    files: Sequence[str],
+    status: Callable[[int, int], None] = lambda done, bad: None,
+    *,
+    refine: Refinement | None = None,
 ) -> SearchedImages:
-    """Remember every file as a gallery, without those that cannot be read; an error if none of them can."""
+    """Remember every file as a gallery, without those that cannot be read; an error if none of them can.
+
+    Args:
+        lens: The model.
+        files: The image files.
+        status: Called with the number of files that are done, and of those that cannot be read.
+        refine: By which earlier blocks maps will be refined. They are kept, too, which takes several times the memory;
+            without them, an image is run again when its maps are refined.
+    """
     bad: list[tuple[str, str]] = []
     done = 0
 
@@ -105,7 +120,7 @@ def remember(
         status(done, len(bad))
 
     status(0, 0)
-    images = retrieval.remember_readable(lens, list(files), told, batch_size=SEARCH_BATCH)
+    images = retrieval.remember_readable(lens, list(files), told, refine=refine, batch_size=SEARCH_BATCH)
     return SearchedImages(images, tuple(bad))
 
 
@@ -146,7 +161,7 @@ def search(
         own = [at for at in alike if filecmp.cmp(file, str(images.pictures[at].path), shallow=False)]
         pair = lens.compare_many(
             query, images, pairs=_choose(query, images, options, own), score=options.score, method=options.method,
-            n=options.n, fuse=options.fuse, lattice=options.lattice,
+            n=options.n, fuse=options.fuse, lattice=options.lattice, refine=options.refine,
         )  # fmt: skip
         pair = pair[list(range(len(pair)))]  # drops the images of the gallery that are in no pair
         if maps:

@@ -63,6 +63,9 @@ class Gallery:
     about: Mapping[str, str] = field(default_factory=dict)
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"earlier": {}, **state})  # a gallery that an older version pickled has none
+
     def __len__(self) -> int:
         return len(self.embeddings)
 

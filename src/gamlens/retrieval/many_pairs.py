@@ -51,14 +51,14 @@ def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -
     reads_block, any_form = entry.kind != "input", not entry.needs_gradient
     forwards = partial(embed_batches, lens, batch_size=options.batch_size)
     if reads_block:
-        forwards = partial(forwards, method=options.method, refine=options.refine)
+        forwards = partial(forwards, method=options.method)
     held = []
     if options.blocks == 1 and reads_block and all(_can_refine(lens, side, options.refine) for side in (x, y)):
         if not isinstance(x, Gallery):
-            held = list(forwards(x))
+            held = list(forwards(x, refine=options.refine))
             x = gather(held, lens.device)
         if not isinstance(y, Gallery) and (any_form or x.law != OTHER_FORM):
-            y = gather(forwards(y), lens.device)
+            y = gather(forwards(y, refine=options.refine), lens.device)
         if isinstance(y, Gallery) and (any_form or OTHER_FORM not in (x.law, y.law)):
             return _by_formula(lens, x, y, options)
     if options.top is not None and not isinstance(y, Gallery):
@@ -67,9 +67,14 @@ def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -
 
 
 def _can_refine(lens: Lens, side: GalleryOrList, refine: Refine) -> bool:
-    """Whether the blocks that maps are refined by are in a gallery; images that are yet to be run are no obstacle."""
+    """Whether the blocks that maps are refined by are in a gallery; images that are yet to be run are no obstacle.
+
+    Which blocks these are is not known as long as the lens does not know its blocks.
+    """
     how = Refinement.parse(refine)
-    return how is None or not isinstance(side, Gallery) or set(how.choose(lens.blocks)) <= side.earlier.keys()
+    if how is None or not isinstance(side, Gallery):
+        return True
+    return lens.knows_blocks and set(how.choose(lens.blocks)) <= side.earlier.keys()
 
 
 def _by_formula(lens: Lens, x: Gallery, y: Gallery, options: PairOptions) -> PairExplanation:

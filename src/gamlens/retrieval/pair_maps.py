@@ -35,7 +35,7 @@ class PairMaps:
         self._provenance = Provenance((), (), (0, 0), labels=lens.labels, aliases=lens.aliases, about=about)
         self._saturated = torch.zeros(len(chosen), dtype=torch.bool, device=lens.device)
         self._sides: dict[int, Explanation] = {}
-        self._network_blocks = lens.blocks
+        self._network_blocks = lens.blocks if lens.knows_blocks else ()
 
     def score(self, places: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Compute the scores of the pairs `places`, whose embeddings are x and y, (R,D) each.
@@ -100,8 +100,8 @@ class PairMaps:
         self._sides[side] = replace(whole, checks=whole.checks + part.checks)
         at = places.to(part.maps.device)
         whole.scores[at], whole.maps[at] = part.scores, part.maps
-        if len(part.blocks) > 1:
-            for name, maps in part.blocks.items():
+        for name, maps in part.blocks.items():
+            if whole.blocks[name] is not whole.maps:
                 whole.blocks[name][at] = maps
 
     def explanation(self, x: Iterable[FramedPicture], y: Iterable[FramedPicture]) -> PairExplanation:
@@ -126,10 +126,10 @@ class PairMaps:
 def _empty(part: Explanation, count: int) -> Explanation:
     """Allocate an Explanation of `count` rows like those of `part`.
 
-    If there is a single block, its map is the fused map, and both share one tensor.
+    If there is a single block, and maps are not refined, its map is the fused map, and both share one tensor.
     """
     maps = part.maps.new_empty(count, *part.maps.shape[1:])
-    alone = len(part.blocks) == 1
+    alone = len(part.blocks) == 1 and "refine" not in part.about
     return replace(
         part,
         maps=maps,

@@ -1,6 +1,7 @@
 """The maps that the sanity checks compare, and their similarity by every measure of SIMILARITIES.
 
-An edge detector, which uses no model, is added to the methods as a control.
+An edge detector, which uses no model, is added to the methods as a control; and if maps are refined, a random map that
+is refined in the same way, which shows what refinement brings without any evidence.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gamlens import methods, targets
+from gamlens import methods, metrics, targets
 from gamlens.engine import pieces
 from gamlens.errors import GamlensError
 from gamlens.fuse import at_least_float32, min_max
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.metrics import SIMILARITIES
+from gamlens.refine import Refine
+from gamlens.trace import Trace
 
-EDGES = "edges"
+EDGES, CHANCE = "edges", "random_refined"
+CONTROL_TITLES = {EDGES: "Edge detector (control)", CHANCE: "Random map, refined (control)"}
 MOST_PAIRS = 2000
 MethodMaps = dict[str, Tensor]  # {method: maps (R,H,W)}
 MakeMaps = Callable[[Lens], MethodMaps]  # computes the maps of fixed images with any lens
@@ -27,7 +31,7 @@ Features = dict[tuple[str, str], Tensor]  # {(method, measure): what the measure
 
 
 def title(method: str) -> str:
-    return "Edge detector (control)" if method == EDGES else methods.find(method).title
+    return CONTROL_TITLES.get(method) or methods.find(method).title
 
 
 def edges(batch: Tensor) -> Tensor:
@@ -40,7 +44,7 @@ def edges(batch: Tensor) -> Tensor:
 
 def of_classes(
     lens: Lens, pictures: Sequence[Picture], names: Sequence[str], *,
-    target: Any = None, n: int = 2, batch: int = 8, lattice: str = "read",
+    target: Any = None, n: int = 2, batch: int = 8, lattice: str = "read", refine: Refine = False,
 ) -> MakeMaps:  # fmt: skip
     """Return a function that computes the maps of these images with any lens, for one fixed class per image.
 
@@ -52,6 +56,7 @@ def of_classes(
         n: The number of last blocks.
         batch: Images per forward.
         lattice: How blocks are read of which the network uses only some positions, as in `Trace.explain`.
+        refine: How the maps of blocks are refined, as in `Trace.explain`. Maps of pixels stay as they are.
     """
     _check(names)
     wanted = targets.per_image(target, len(pictures))
@@ -67,35 +72,48 @@ def of_classes(
 
     def maps(look: Lens, part: Sequence[Picture], aims: Sequence[int]) -> MethodMaps:
         read = [name for name in names if methods.find(name).kind != "input"]
-        trace = look.trace(part, aims, n=n, keep_graph=False) if read else None
-        found = {name: trace.explain(name, n, lattice=lattice).maps for name in read} if trace is not None else {}
-        return {name: found[name] if name in found else look.classify(part, aims, method=name).maps for name in names}
+        trace = look.trace(part, aims, n=n, refine=refine, keep_graph=False) if read else None
+        found: MethodMaps = {}
+        if trace is not None:
+            found = {name: trace.explain(name, n, lattice=lattice, refine=refine).maps for name in read}
+        made = {name: found[name] if name in found else look.classify(part, aims, method=name).maps for name in names}
+        return made | _refined_chance(trace, part, refine)
 
     return lambda look: _joined(maps, look, groups, pieces(chosen, batch)) | {EDGES: control}
 
 
 def of_pairs(
     lens: Lens, x: Sequence[Picture], y: Sequence[Picture], names: Sequence[str], *,
-    score: str = "cosine", n: int = 2, batch: int = 8, lattice: str = "read",
+    score: str = "cosine", n: int = 2, batch: int = 8, lattice: str = "read", refine: Refine = False,
 ) -> MakeMaps:  # fmt: skip
     """Like `of_classes`, for the similarity of the pairs x[i], y[i]. Rows of maps alternate: x0, y0, x1, y1, ..."""
     _check(names, pairs=True)
     control = _alternating(*(edges(at_least_float32(lens.prepare(side).batches[0])) for side in (x, y)))
 
     def maps(look: Lens, left: Sequence[Picture], right: Sequence[Picture]) -> MethodMaps:
-        trace = look.trace_pair(left, right, n=n)
-        trace.sides(score, keep=False)
+        trace = look.trace_pair(left, right, n=n, refine=refine)
+        sides = trace.sides(score, keep=False)
         trace.release()
         found = {}
         for name in names:
             if methods.find(name).kind == "input":
                 result = look.compare(left, right, method=name, score=score)
             else:
-                result = trace.explain(name, n, score=score, lattice=lattice)
+                result = trace.explain(name, n, score=score, lattice=lattice, refine=refine)
             found[name] = _alternating(result.x.maps, result.y.maps)
-        return found
+        chance = [_refined_chance(side, part, refine) for side, part in zip(sides, (left, right), strict=True)]
+        return found | {name: _alternating(chance[0][name], chance[1][name]) for name in chance[0]}
 
     return lambda look: _joined(maps, look, pieces(x, batch), pieces(y, batch)) | {EDGES: control}
+
+
+def _refined_chance(trace: Trace | None, pictures: Sequence[Picture], refine: Refine) -> MethodMaps:
+    """The control CHANCE where maps are refined: one random map per image, always the same, refined by its trace."""
+    if trace is None or not refine:
+        return {}
+    height, width = trace.provenance.size
+    maps = metrics.chance([picture.name for picture in pictures], height, width)
+    return {CHANCE: trace.refine(maps.to(trace.scores.device), refine)}
 
 
 def _joined(make: Callable[..., MethodMaps], look: Lens, *groups: Sequence[Any]) -> MethodMaps:

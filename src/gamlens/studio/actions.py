@@ -199,15 +199,16 @@ class Actions:
             )
         if tab not in session.traces:
             lens = self._lens(session)
+            # All blocks are captured, so every control, `sharp` among them, finds what it needs without a forward.
             trace = lens.trace(*pictures, n=None) if tab == "class" else lens.trace_pair(*pictures, n=None)
             session.traces[tab] = trace
             return_freed_memory()
-        return _update(_shown(session, tab, controls.for_blocks(session.traces[tab].blocks)))
+        return _update(_shown(session, tab, controls))
 
 
 def _shown(session: Session, tab: TabName, controls: Controls) -> Shown:
-    photos = [session.photos[slot] for slot in SLOTS[tab]]
-    return Shown(session.traces[tab], photos, controls, session.point if tab == "pair" else None)
+    photos, trace = [session.photos[slot] for slot in SLOTS[tab]], session.traces[tab]
+    return Shown(trace, photos, controls.for_blocks(trace.blocks), session.point if tab == "pair" else None)
 
 
 def _update(shown: Shown) -> TabUpdate:

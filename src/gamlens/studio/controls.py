@@ -27,6 +27,7 @@ class Controls:
         outline: Which of OUTLINES are drawn.
         threshold: The map value, 0 to 1, at which box and mask are drawn.
         score: The similarity that is explained; pair tab only.
+        sharp: Whether maps are refined by the network's own self-similarity, as `Trace.explain(refine=True)` does it.
     """
 
     view: str = "one"
@@ -38,6 +39,7 @@ class Controls:
     outline: tuple[str, ...] = ()
     threshold: float = 0.25
     score: str = "cosine"
+    sharp: bool = False
 
     @classmethod
     def from_values(cls, values: Sequence[Any]) -> Controls:
@@ -46,6 +48,7 @@ class Controls:
         found["n"] = max(1, int(found["n"]))
         found["block"] = str(found["block"] or MEAN_OF_N)
         found["outline"] = tuple(found["outline"] or ())
+        found["sharp"] = bool(found["sharp"])
         for name in ("opacity", "threshold"):
             found[name] = min(max(float(found[name]), 0.0), 1.0)
         return cls(**found)
@@ -58,11 +61,16 @@ class Controls:
     @property
     def map_settings(self) -> tuple[object, ...]:
         """The controls that change the maps of a pair but not the match of a clicked point."""
-        return self.view, self.method, self.n, self.block, self.outline, self.threshold
+        return self.view, self.method, self.n, self.block, self.outline, self.threshold, self.sharp
 
     def for_blocks(self, blocks: tuple[str, ...]) -> Controls:
-        """The same controls for a model with these blocks. A `block` that the model does not have becomes MEAN_OF_N."""
-        return self if self.block in (MEAN_OF_N, *blocks) else replace(self, block=MEAN_OF_N)
+        """The same controls for a model with these blocks.
+
+        A `block` that the model does not have becomes MEAN_OF_N. `sharp` is switched off if the model has one block
+        only: maps are refined by blocks before the last.
+        """
+        block = self.block if self.block in blocks else MEAN_OF_N
+        return replace(self, block=block, sharp=self.sharp and len(blocks) > 1)
 
 
 CONTROL_NAMES = tuple(field.name for field in fields(Controls))

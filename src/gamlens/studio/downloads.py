@@ -34,7 +34,9 @@ def download(what: str, shown: Shown) -> Download:
         "json": (_record, "json", "application/json"),
     }[what]
     stem = "-".join(file_stem(photo.path.stem, longest=40) for photo in shown.photos)
-    return Download(f"{stem}-{shown.controls.method}.{suffix}", kind, make(shown))
+    without_map = what == "picture" and (shown.point is not None or shown.controls.view == "evidence")
+    sharp = "-sharp" if shown.controls.sharp and not without_map else ""
+    return Download(f"{stem}-{shown.controls.method}{sharp}.{suffix}", kind, make(shown))
 
 
 def _picture(shown: Shown) -> bytes:

@@ -11,7 +11,7 @@ from gamlens import render
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures import draw_evidence, scaled_frame
-from gamlens.fuse import at_least_float32
+from gamlens.fuse import Fusion, at_least_float32
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
@@ -66,18 +66,23 @@ class Shown:
 
     @cached_property
     def results(self) -> list[Explanation]:
-        """The explanation of the class, or those of x and y; maps are the mean of the last n blocks, or one block's."""
+        """The explanation of the class, or those of x and y; maps are the mean of the last n blocks, or one block's.
+
+        With the control `sharp` they are refined, also the map of one block.
+        """
         method, block, blocks = self.controls.method, self.controls.block, self.source.blocks
         single = block != MEAN_OF_N and METHODS[method].kind == "block"
         if single and block not in blocks:
             raise GamlensError(f"This model has no block {block!r}: choose one of {', '.join(blocks)}.")
         n = len(blocks) - blocks.index(block) if single else min(self.controls.n, len(blocks))
+        fuse: Fusion = "mean"
+        if single:  # all weight on the first of these n blocks
+            fuse = [1.0, *(0.0,) * (n - 1)]
+        refine = self.controls.sharp
         if isinstance(self.source, Trace):
-            found = [self.source.explain(method, n)]
-        else:
-            both = self.source.explain(method, n, score=self.controls.score)
-            found = [both.x, both.y]
-        return [replace(result, maps=result.blocks[block]) for result in found] if single else found
+            return [self.source.explain(method, n, fuse, refine=refine)]
+        both = self.source.explain(method, n, fuse, score=self.controls.score, refine=refine)
+        return [both.x, both.y]
 
 
 def stage_images(shown: Shown) -> list[StageImage]:
@@ -115,7 +120,9 @@ def _map_image(result: Explanation, controls: Controls, reason: str, side: str) 
     blocks = controls.block
     if blocks == MEAN_OF_N:
         blocks = f"last {len(result.blocks)} blocks" if len(result.blocks) > 1 else "last block"
-    alt = f"{result.pictures[0].name}: {title}, {reason}, {_peak(result.full(0).cpu().numpy())}"
+    sharp = ", sharp" if controls.sharp else ""
+    blocks += sharp
+    alt = f"{result.pictures[0].name}: {title}{sharp}, {reason}, {_peak(result.full(0).cpu().numpy())}"
     return StageImage(draw(result, controls), title, alt, blocks, side)
 
 
@@ -183,6 +190,8 @@ def notes(shown: Shown) -> list[str]:
     if hiding and controls.view != "evidence" and hides > HIDDEN_SHARE:
         under = "of the positive evidence under negative gradients"
         said.append(f"{hiding[0]} hides {100 * hides:.0f} % {under}: see Eq. 4, or use GAM.")
+    if controls.sharp and controls.view == "evidence":
+        said.append("Sharp refines maps. These pictures show the parts that Grad-CAM adds up, which stay as they are.")
     return said
 
 

@@ -15,6 +15,8 @@ from gamlens.studio.example_photos import ExamplePhotos, thumbnail
 from gamlens.studio.session import TabName
 
 DEEPEST = 4  # the largest n of the slider until a model tells how many blocks it has
+ABOUT_SHARP = "Follow the outlines of objects"
+ONE_BLOCK_ONLY = "Not for this model: it has one block only, and earlier ones are needed"
 CLICKS = html_fragments.static_file("clicks.js")
 
 
@@ -45,17 +47,19 @@ class Tab:
     @property
     def outputs(self) -> list[Any]:
         """The components that a TabUpdate changes."""
-        return [self.stage, self.controls["n"], self.controls["block"], *self.class_choice]
+        return [self.stage, *(self.controls[name] for name in ("n", "block", "sharp")), *self.class_choice]
 
     def values(self, update: TabUpdate, controls: Controls) -> tuple[Any, ...]:
         """The values of `outputs` for an update."""
-        n, block = gr.skip(), gr.skip()
+        n, block, sharp = gr.skip(), gr.skip(), gr.skip()
         if update.blocks:
             depth = len(update.blocks)
-            chosen = controls.for_blocks(update.blocks).block
+            chosen = controls.for_blocks(update.blocks)
             n = gr.Slider(maximum=max(depth, 2), value=min(controls.n, depth))
-            block = gr.Dropdown(choices=[MEAN_OF_N, *reversed(update.blocks)], value=chosen)
-        return (update.stage, n, block, *([update.bars, None] if self.class_choice else []))
+            block = gr.Dropdown(choices=[MEAN_OF_N, *reversed(update.blocks)], value=chosen.block)
+            can = depth > 1
+            sharp = gr.Checkbox(value=chosen.sharp, interactive=can, info=ABOUT_SHARP if can else ONE_BLOCK_ONLY)
+        return (update.stage, n, block, sharp, *([update.bars, None] if self.class_choice else []))
 
 
 def photo_drop(label: str, name: str) -> gr.Image:
@@ -118,6 +122,7 @@ def control_widgets(tab: TabName) -> dict[str, Any]:
         add(gr.Dropdown, "method", methods, label="Method", min_width=140)
         add(gr.Dropdown, "block", [MEAN_OF_N], label="Map of", min_width=140)
         add(gr.Slider, "n", 1, DEEPEST, step=1, label="Blocks (n)", buttons=[], min_width=140)
+        add(gr.Checkbox, "sharp", label="Sharp", info=ABOUT_SHARP, min_width=140)
     with gr.Row():
         add(gr.Radio, "score", similarities, label="Similarity", min_width=230, visible=pair)
         add(gr.Dropdown, "cmap", titled(COLORMAPS), label="Colours", min_width=140)
