@@ -292,7 +292,11 @@ def refined(plane, views, factor, keep=0.5):
     of the mirrored image.
     """
     total = np.zeros(plane.shape)
+    flat = True
     for blocks, mirrored in views:
         own = carried(plane[:, ::-1] if mirrored else plane, blocks, factor)
         total += own[:, ::-1] if mirrored else own
+        flat = flat and not own.any()
+    if flat:  # nothing can be carried: the map stays as it is
+        return plane
     return keep * plane + (1 - keep) * total / len(views)

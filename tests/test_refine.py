@@ -481,18 +481,21 @@ def test_presets() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"refine": 3}, r"refine=3 blocks were asked for, but there are 2 before the last \(layer1, layer2\): give 1"),
+        (
+            {"refine": 3},
+            r"refine=3 blocks were asked for, and the model has 2 before the last \(layer1, layer2\): give at most 2",
+        ),
         ({"refine": -1}, "refine=-1: give the number of blocks to refine by, 1 or more"),
         ({"refine": 1.5}, r"refine=1\.5: give the number of blocks"),
         ({"refine": "2"}, "refine='2': give the number of blocks"),
         ({"refine": True, "method": "input_gradient"}, r"reads the pixels, not blocks.*leave refine out"),
         ({"refine": True, "method": "guided_backprop"}, r"reads the pixels, not blocks.*leave refine out"),
         ({"sharp": True, "method": "guided_backprop"}, r"reads the pixels, not blocks"),
-        ({"sharp": True, "refine": True}, "sharp= sets the refinement: leave refine out"),
-        ({"sharp": "views", "refine": 1}, "sharp= sets the refinement: leave refine out"),
+        ({"sharp": True, "refine": True}, "sharp= stands for refine=True: leave one of them out"),
+        ({"sharp": "views", "refine": 1}, "sharp= stands for refine=True: leave one of them out"),
         ({"sharp": "views", "views": "flip"}, r"sharp='views' sets the views: leave views out, or give sharp=True"),
         ({"sharp": "views", "views": (2.0,)}, "sharp='views' sets the views"),
-        ({"sharp": "nonsense"}, "sharp='nonsense': give True, or 'views'"),
+        ({"sharp": "nonsense"}, "sharp='nonsense': give True or False, or 'views'"),
     ],
 )
 @pytest.mark.parametrize("call", ["classify", "compare"])
@@ -526,7 +529,7 @@ def test_a_model_of_two_blocks(batch: Tensor) -> None:
     usual, one = (two.classify(batch, TARGETS, n=1, refine=how) for how in (True, 1))
     assert torch.equal(usual.maps, one.maps)
     assert usual.about["refine"] == one.about["refine"] == {"blocks": ["layer2"], "keep": 0.5}
-    with pytest.raises(GamlensError, match=r"refine=3 blocks were asked for, but there are 1 before the last"):
+    with pytest.raises(GamlensError, match=r"refine=3 blocks were asked for, and the model has 1 before the last"):
         two.classify(batch, refine=3)
 
 

@@ -19,6 +19,8 @@ m is carried to the block before the last, from there to the one before it, and 
 mean of m and of the last m', resized to the input's size and normalised (RSZ and NRM of the GAM paper):
 
     keep * m + (1 - keep) * NRM(RSZ(m'))                      keep = 1/2
+
+Where the last m' is the same everywhere, as with a block of zeros, the map stays as it is.
 """
 
 from __future__ import annotations
@@ -89,9 +91,10 @@ class Refinement:
                 "name earlier layers, too (blocks=)."
             )
         if self.blocks > len(earlier) and not (self.blocks == 2 and len(earlier) == 1):
+            most = f"at most {len(earlier)}" if len(earlier) > 1 else "1"
             raise GamlensError(
-                f"refine={self.blocks} blocks were asked for, but there are {len(earlier)} before the last "
-                f"({', '.join(map(str, earlier))}): give 1 to {len(earlier)}."
+                f"refine={self.blocks} blocks were asked for, and the model has {len(earlier)} before the last "
+                f"({', '.join(map(str, earlier))}): give {most}."
             )
         return tuple(earlier[: -self.blocks - 1 : -1])
 
@@ -109,9 +112,9 @@ def preset(sharp: Sharp, refine: Refine, views: Sequence[Any]) -> tuple[Refine, 
     if sharp is False:
         return refine, views
     if sharp not in (True, "views"):
-        raise GamlensError(f"sharp={sharp!r}: give True, or 'views' for six views of each image as well.")
+        raise GamlensError(f"sharp={sharp!r}: give True or False, or 'views' for six views of each image as well.")
     if Refinement.parse(refine) is not None:
-        raise GamlensError("sharp= sets the refinement: leave refine out.")
+        raise GamlensError("sharp= stands for refine=True: leave one of them out.")
     if sharp == "views" and tuple(views):
         raise GamlensError("sharp='views' sets the views: leave views out, or give sharp=True.")
     return True, SHARP_VIEWS if sharp == "views" else views
@@ -131,12 +134,27 @@ def carried(maps: Tensor, activations: Sequence[Tensor]) -> Tensor:
     >>> carried(torch.tensor([[[[1.0, 0.0, 0.2, 0.2]]]]), [h])
     tensor([[[[1., 1., 0., 0.]]]])
     """
+    found = carry_on(maps, activations).flatten(0, 1)
+    return finished(found, (int(maps.shape[-2]), int(maps.shape[-1])))[0].view(maps.shape)
+
+
+def carry_on(maps: Tensor, activations: Sequence[Tensor]) -> Tensor:
+    """Carry maps (B,T,H,W) of any size to one block after the other: (B,T,h,w), at the grid of the last of them."""
     found = at_least_float32(maps)
     for activation in activations:
         found = carry(found, activation)
-    size = (int(maps.shape[-2]), int(maps.shape[-1]))
-    flat = found.flatten(0, 1)
-    return fuse.min_max(flat if flat.shape[-2:] == size else fuse.resize(flat, size))[0].view(maps.shape)
+    return found
+
+
+def finished(carried: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Resize carried maps (R,h,w) to (R,H,W) and normalise them; also whether each was flat, (R,), and became zeros."""
+    return fuse.min_max(carried if carried.shape[-2:] == size else fuse.resize(carried, size))
+
+
+def on_grid(maps: Tensor, activation: Tensor) -> Tensor:
+    """Resize maps (R,H,W) to the positions of a block, as `carry` does first."""
+    grid = _grid(activation, MOST_POSITIONS)
+    return F.interpolate(at_least_float32(maps)[:, None], size=grid, mode="bilinear", antialias=True)[:, 0]
 
 
 def carry(maps: Tensor, activation: Tensor, *, at_once: int = ENTRIES_AT_ONCE) -> Tensor:
@@ -151,13 +169,14 @@ def carry(maps: Tensor, activation: Tensor, *, at_once: int = ENTRIES_AT_ONCE) -
     Returns:
         (B,T,h,w), or at the smaller grid.
     """
+    eps = torch.finfo(activation.dtype).eps
     activation = _at_most(at_least_float32(activation), MOST_POSITIONS)
     images, _, height, width = activation.shape
     positions = height * width
     values = F.interpolate(maps.to(activation.dtype), size=(height, width), mode="bilinear", antialias=True)
     # A column of ones beside the maps gives the sum of the weights in the same product.
     columns = torch.cat([values.flatten(2), values.new_ones(images, 1, positions)], dim=1).transpose(1, 2)
-    directions, parts = _directions(activation), []
+    directions, parts = _directions(activation, eps), []
     group = max(1, at_once // positions**2)
     for start in range(0, images, group):
         part = slice(start, start + group)
@@ -167,18 +186,19 @@ def carry(maps: Tensor, activation: Tensor, *, at_once: int = ENTRIES_AT_ONCE) -
     return (sums[..., :-1] / sums[..., -1:]).transpose(1, 2).reshape(images, -1, height, width)
 
 
-def _directions(activation: Tensor) -> Tensor:
+def _directions(activation: Tensor, eps: float) -> Tensor:
     """phi of every position, one unit vector each: (B,C,h,w) -> (B,C+1,hw).
 
     A position whose activation is the mean of the block, up to rounding, has no direction. The last channel is 1 there
-    and 0 elsewhere, so that such positions are similar to each other and to no others.
+    and 0 elsewhere, so that such positions are similar to each other and to no others. `eps` is the machine epsilon of
+    the type in which the network computed the block.
     """
     flat = activation.detach().flatten(2)
     images, channels, positions = flat.shape
     found = flat.new_empty(images, channels + 1, positions)
     centred = torch.sub(flat, flat.mean(dim=2, keepdim=True), out=found[:, :channels])
     length = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
-    noise = 16 * torch.finfo(flat.dtype).eps * torch.linalg.vector_norm(flat, dim=1).amax(dim=1)[:, None, None]
+    noise = 16 * eps * torch.linalg.vector_norm(flat, dim=1).amax(dim=1)[:, None, None]
     none = length <= noise
     centred.div_(length.masked_fill(none, math.inf))
     found[:, channels:] = none
@@ -195,9 +215,15 @@ def _sharpened(similarities: Tensor) -> Tensor:
 
 def _at_most(activation: Tensor, positions: int) -> Tensor:
     """Average-pool a block (B,C,h,w) with more than so many positions to a smaller grid of about the same shape."""
-    height, width = activation.shape[-2:]
+    grid = _grid(activation, positions)
+    return activation if grid == tuple(activation.shape[-2:]) else F.adaptive_avg_pool2d(activation, grid)
+
+
+def _grid(activation: Tensor, positions: int) -> tuple[int, int]:
+    """The height and width of a block (B,C,h,w), or of the smaller grid that it is pooled to."""
+    height, width = int(activation.shape[-2]), int(activation.shape[-1])
     if height * width <= positions:
-        return activation
+        return height, width
     factor = math.sqrt(positions / (height * width))
     rows = min(max(1, int(height * factor)), positions)
-    return F.adaptive_avg_pool2d(activation, (rows, min(max(1, int(width * factor)), positions // rows)))
+    return rows, min(max(1, int(width * factor)), positions // rows)

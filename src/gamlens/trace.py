@@ -26,7 +26,7 @@ from gamlens.inputs.images import Picture
 from gamlens.lattice import Lattice, check_reading
 from gamlens.methods import METHODS, Method, Reads
 from gamlens.methods import names as methods_of
-from gamlens.refine import Refine, Refinement, carried
+from gamlens.refine import Refine, Refinement, carry_on, finished, on_grid
 from gamlens.targets import ResolvedTargets
 
 HIDDEN_SHARE = 0.5  # a result warns if more than this share of the positive evidence is hidden
@@ -301,7 +301,8 @@ class Trace:
         chosen = Refinement.parse(refine)
         with torch.no_grad(), without_autocast(self.scores):
             made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
-            made = made if chosen is None else made._replace(fused=self.refine(made.fused, chosen))
+            if chosen is not None:  # by this view alone, as the map is
+                made = made._replace(fused=replace(self, views=()).refine(made.fused, chosen))
         return self._explanation(method, self.blocks[-1:], "mean", made, "keep", chosen)
 
     def refining_blocks(self, refine: Refine) -> tuple[str, ...]:
@@ -326,10 +327,18 @@ class Trace:
         return names
 
     def refine(self, maps: Tensor, refine: Refine = True) -> Tensor:
-        """Refine maps of the rows of this trace, as `explain(refine=...)` does with its own: (R,H,W) -> (R,H,W).
+        """Refine maps of the rows of this trace, as `explain(refine=...)` does with its own.
 
-        They may come from anywhere: another method, or a prior. A map is carried by the activations of every view,
-        mirrored before and after if the view is, and the results are averaged.
+        A map is carried by the activations of every view, mirrored before and after if the view is, and the results
+        are averaged.
+
+        Args:
+            maps: (R,H,W) in [0,1], at the size of the plain input and on the trace's device. They may come from
+                anywhere: another method, or a prior.
+            refine: As `explain` takes it.
+
+        Returns:
+            (R,H,W). A map that no view can carry (where all positions are alike) stays as it is.
         """
         how = Refinement.parse(refine)
         if how is None:
@@ -337,23 +346,26 @@ class Trace:
         expected = (len(self.image_of_row), *self.provenance.size)
         if maps.shape != expected:
             raise GamlensError(f"A map per row of this trace has the shape {expected}; found {tuple(maps.shape)}.")
-        names, turns, seen = self.refining_blocks(how), self.resolved_targets().turns, []
+        names, turns, seen, flats = self.refining_blocks(how), self.resolved_targets().turns, [], []
         images = len(self.activations[self.blocks[-1]])
         plain = self.image_of_row == tuple(range(images))
         place = () if plain else (indices_on(self.image_of_row, maps.device), indices_on(turns, maps.device))
         with torch.no_grad(), without_autocast(maps):
             for trace, mirrored in ((self, False), *self.views):
-                own = maps.flip(2) if mirrored else maps
+                blocks = [trace._block(name) for name in names]
+                own = on_grid(maps.flip(2) if mirrored else maps, blocks[0])
                 if plain:
                     arranged = own[:, None]
                 else:  # the maps of an image share its similarities; zeros stand where it has fewer maps than others
                     arranged = own.new_zeros(images, max(turns) + 1, *own.shape[1:])
                     arranged[place] = own
-                found = carried(arranged, [trace._block(name) for name in names])
-                rows = found[:, 0] if plain else found[place]
+                found = carry_on(arranged, blocks)
+                rows, flat = finished(found[:, 0] if plain else found[place], self.provenance.size)
                 seen.append(rows.flip(2) if mirrored else rows)
+                flats.append(flat)
             whole = torch.stack(seen).mean(dim=0) if len(seen) > 1 else seen[0]
-            return torch.lerp(whole, maps.to(whole.dtype), how.keep)
+            own, nowhere = maps.to(whole.dtype), torch.stack(flats).all(dim=0)[:, None, None]
+            return torch.where(nowhere, own, torch.lerp(whole, own, how.keep))
 
     def _block(self, name: str) -> Tensor:
         """The activation of a captured or earlier block, (B,C,h,w)."""

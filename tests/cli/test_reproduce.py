@@ -13,6 +13,7 @@ import paper_data
 import pytest
 from typer.testing import CliRunner, Result
 
+from gamlens import metrics
 from gamlens.cli import app
 
 QUICK = ["--methods", "gam,grad_cam_pp_literal", "--chunk", "8", "--batch", "8"]
@@ -100,7 +101,7 @@ def test_a_dry_run_measures_nothing(room: Path) -> None:
     made = done(words(room, "dry", "--dry-run"))
     assert "ilsvrc-resnet-classification-objective" in made.stdout
     assert "32 (32/10/4)" in made.stdout
-    forwards = 32 * (1 + 2 * 2 + 2)
+    forwards = 32 * (1 + 2 * 2 + len(metrics.CONTROLS) - 1)
     assert f" {forwards} " in made.stdout
     assert "About 0:0" in made.stdout
     assert not (room / "dry").exists()

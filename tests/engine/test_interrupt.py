@@ -13,6 +13,8 @@ import pyarrow.parquet as parquet
 import pytest
 import toy
 
+from gamlens import metrics
+
 pytestmark = pytest.mark.slow
 
 IMAGES, CHUNKS = 40, 10
@@ -67,7 +69,7 @@ def test_interrupted(root: Path, whole: Path, tmp_path: Path) -> None:
     assert process.returncode != 0
     left = parts(tmp_path)
     assert 3 <= len(left) < CHUNKS
-    assert all(len(parquet.read_table(file)) == 4 * 7 for file in left)
+    assert all(len(parquet.read_table(file)) == 4 * (4 + len(metrics.CONTROLS)) for file in left)
     assert not list(tmp_path.rglob("*.part"))
     toy.run(root, tmp_path)
     assert same(tmp_path, whole)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import nets
 import numpy as np
@@ -25,6 +26,7 @@ from gamlens.evaluation import results, tables
 from gamlens.evaluation.measure import evaluate
 from gamlens.evaluation.protocol import Protocol, units
 from gamlens.render import Chart, Charts, Grid, Table, Text
+from gamlens.report import cases
 from gamlens.report import evaluation as report
 from gamlens.report import evaluation_sections as sections
 from gamlens.report.cases import source
@@ -48,6 +50,23 @@ def measured(lens: Lens, data: Path, kind: str = "localization", task: str = "cl
     items = units(dataset, protocol)
     rows = [row for part in evaluate(lens, items, protocol, batch=16) for row in part]
     return results.collect(results.describe(lens, dataset, protocol, len(items)), rows)
+
+
+@pytest.mark.parametrize("task", ["classification", "cosine"])
+def test_cases_of_a_refined_run_show_refined_maps(lens: Lens, data: Path, task: str) -> None:
+    protocol = Protocol("localization", task, refine=1, keep=0.25, pairs="neighbour", hold_out=4)
+    dataset = load("table", data / "items.csv")
+    unit = units(dataset, protocol)[0]
+    run = results.Run(results.describe(lens, dataset, protocol, 1), {}, [])
+    shown = [mock.Mock(method="gam", n=2)]
+    (found,) = cases._maps(run, unit, "y", shown, lens)
+    images = [str(sample.image) for sample in unit.samples]
+    how = protocol.refinement
+    expected = (
+        lens.classify(images[0], unit.label, refine=how) if len(images) == 1 else lens.compare(*images, refine=how).y
+    )
+    torch.testing.assert_close(found.maps, expected.maps)
+    assert found.about["refine"]["keep"] == 0.25
 
 
 @pytest.fixture(scope="module")
@@ -168,11 +187,11 @@ def test_one_run_has_every_part(run: results.Run, lens: Lens) -> None:
     assert "1 could not be measured" in page.lead
     table = next(block for block in blocks(page, "Numbers") if isinstance(block, Table))
     assert table.header[:3] == ("method", "n", "IoU ↑")
-    assert [row[0] for row in table.rows][-3:] == ["blank (control)", "ones (control)", "centre (control)"]
+    assert [row[0] for row in table.rows][-4:] == [f"{name} (control)" for name in metrics.CONTROLS]
     cell = next(c for c in tables.cells(run) if (c.method, c.n, c.metric) == ("gam", 1, "IoU"))
     assert f"{cell.value.mean:.2f} [{cell.value.low:.1f}, {cell.value.high:.1f}]" in table.rows[0]
     (curve,) = blocks(page, "IoU against threshold")
-    assert len(curve.series) == 3 * 2 + 3
+    assert len(curve.series) == 3 * 2 + len(metrics.CONTROLS)
     first = next(one for one in curve.series if one.name == "GAM, n=1")
     assert first.points[first.ring][1] == pytest.approx(cell.value.mean)
     charts = next(block for block in blocks(page, "Item by item") if isinstance(block, Charts))

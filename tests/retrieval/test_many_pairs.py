@@ -359,10 +359,10 @@ def test_refined_pairs_from_images_and_galleries(kinds: tuple[str, str], runs: i
 
 @quiet
 @pytest.mark.parametrize("method", ["eigen_cam", "vdsn", "vdsn_max", "grad_cam_pp"])
-@pytest.mark.parametrize("remembered", [False, True])
-def test_refined_pairs_of_other_methods(method: str, remembered: bool) -> None:
+@pytest.mark.parametrize("remembered", ["images", "with one", "without"])
+def test_refined_pairs_of_other_methods(method: str, remembered: str) -> None:
     lens, how = Lens(nets.small()), Refinement(1, 0.2)
-    sides = [held(lens, side, "with one" if remembered else "images") for side in (X, WIDE)]
+    sides = [held(lens, side, remembered) for side in (X, WIDE)]
     many = lens.compare_many(*sides, method=method, score="dot", refine=how, batch_size=4)
     same(many, lens, X, WIDE, method=method, score="dot", n=1, refine=how)
 
@@ -390,7 +390,7 @@ def test_the_map_of_a_single_block_stays_beside_the_refined_one() -> None:
     [
         ({"refine": 5}, "refine=5 blocks were asked for"),
         ({"refine": True, "method": "input_gradient"}, "leave refine out"),
-        ({"refine": True, "sharp": True}, "sharp= sets the refinement"),
+        ({"refine": True, "sharp": True}, "sharp= stands for refine=True"),
         ({"sharp": "views"}, "sharp='views': many pairs are explained without views: give sharp=True"),
         ({"sharp": "nonsense"}, "sharp='nonsense'"),
     ],

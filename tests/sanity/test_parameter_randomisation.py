@@ -11,10 +11,10 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from gamlens import GamlensError, GamlensWarning, Lens
+from gamlens import GamlensError, GamlensWarning, Lens, Refinement
 from gamlens.cli import app
 from gamlens.inputs.images import pictures
-from gamlens.metrics import SIMILARITIES, bootstrap
+from gamlens.metrics import SIMILARITIES, bootstrap, chance
 from gamlens.sanity import compared_maps, parameter_results
 from gamlens.sanity.parameter_randomisation import randomise_parameters
 from gamlens.sanity.randomise import MODES, NetworkPart, parts, reset, states, twin
@@ -46,6 +46,22 @@ def test_a_map_that_ignores_the_weights_fails_and_one_that_depends_on_them_passe
             assert verdict.left.mean < 0.6
         assert verdict.passes == (verdict.left.mean <= verdict.level)
         assert verdict.pairs == 15
+
+
+def test_refined_maps_and_the_control_beside_them(lens):
+    """Maps of blocks are refined, those of pixels are not; the control is a random map, carried without a kept part."""
+    shown, how = list(pictures(X)), Refinement(2, 0.25)
+    found = compared_maps.of_classes(lens, shown, ["gam", "input_gradient"], batch=4, refine=how)(lens)
+    assert list(found) == ["gam", "input_gradient", compared_maps.CHANCE, compared_maps.EDGES]
+    torch.testing.assert_close(found["gam"], lens.classify(X, refine=how).maps)
+    torch.testing.assert_close(found["input_gradient"], lens.classify(X, method="input_gradient").maps)
+    control = lens.trace(X, refine=how).refine(chance([picture.name for picture in shown], 64, 64), Refinement(2, 0))
+    torch.testing.assert_close(found[compared_maps.CHANCE], control)
+    pairs = compared_maps.of_pairs(lens, shown[:2], shown[2:4], ["gam"], refine=how)(lens)
+    both = lens.compare(X[:2], X[2:4], refine=how)
+    torch.testing.assert_close(pairs["gam"], torch.stack([both.x.maps, both.y.maps], dim=1).flatten(0, 1))
+    assert pairs[compared_maps.CHANCE].shape == (4, 64, 64)
+    assert compared_maps.CHANCE not in compared_maps.of_classes(lens, shown, ["gam"])(lens)
 
 
 def test_the_level_is_the_95th_percentile_of_maps_of_different_images(outcome):

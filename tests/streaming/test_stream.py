@@ -421,5 +421,5 @@ def test_refined_maps_of_a_stream(lens: Lens, options: dict[str, object]) -> Non
 def test_a_refinement_that_cannot_be_is_raised(lens: Lens) -> None:
     with pytest.raises(GamlensError, match="refine=9 blocks were asked for"):
         list(lens.stream(photos(3), refine=9))
-    with pytest.raises(GamlensError, match="sharp= sets the refinement"):
+    with pytest.raises(GamlensError, match="sharp= stands for refine=True"):
         lens.stream(photos(3), refine=1, sharp=True)

@@ -22,6 +22,7 @@ from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
 from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, METRICS
 from gamlens.models.devices import AUTO
+from gamlens.scores import PAIR_SCORES
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ def evaluate(
         kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
         hold_out=every, views=protocols.parse_views(views), lattice=lattice, curves=curves, hold_out_by=hold_out_by,
         temperature=temperature, pairs_per_class=pairs_per_class, curve_background=curve_background,
-        blur_kernel=blur_kernel, blur_sigma=blur_sigma, equal_mass=equal_mass and kind == "objective",
+        blur_kernel=blur_kernel, blur_sigma=blur_sigma,
+        equal_mass=equal_mass and kind == "objective" and _is_positive(task),
         refine=how.blocks if how else 0, keep=how.keep if how else Protocol.keep,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
@@ -193,6 +195,11 @@ def evaluate(
             chunk=chunk, engine=where, fresh=fresh, about={**about, "split": split}, status=progress,
         )  # fmt: skip
     _tell_end(out, done, random=lens.weights == "random")
+
+
+def _is_positive(task: str) -> bool:
+    """Whether the explained score is positive for images that fit, so that a share of it has a meaning."""
+    return task not in PAIR_SCORES or PAIR_SCORES[task].positive
 
 
 def _items(

@@ -68,7 +68,7 @@ def parameters(
     The blocks are made random one after another from the head down, and each block alone. A method passes if, with
     all weights random, the mean similarity of its maps to the original maps (SSIM, Spearman, HOG) does not exceed the
     95th percentile of the similarities between original maps of different images. An edge detector, which no weight
-    changes, is shown as a control; with --sharp or --refine also a random map that is refined in the same way. Your
+    changes, is shown as a control; with --sharp or --refine also a random map that is carried to the same blocks. Your
     model itself is not changed: the test works on a copy.
     """
     check_reading(lattice)

@@ -173,15 +173,17 @@ def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol:
     asked = {id(values): values for (method, _, _), values in maps.items() if method != UNCHANGED}
     after = masked.under_maps(lens, images, list(asked.values()), labels, protocol)
     by_ranks: dict[str, Tensor] = {}
+    different = {id(values): values for values in maps.values()}
     if protocol.equal_mass:
-        ranked = [metrics.equal_mass(values) for values in maps.values()]
+        ranked = [metrics.equal_mass(values) for values in different.values()]
         by_ranks = masked.under_maps(lens, images, ranked, labels, protocol)
+    ranks = {place: number for number, place in enumerate(different)}
     order = {place: number for number, place in enumerate(asked)}
     whole = {name: values[0] for name, values in before.items()}
-    for number, ((method, _, _), values) in enumerate(maps.items()):
+    for (method, _, _), values in maps.items():
         found = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
         hidden = {name: own[order[id(values)]] for name, own in after.items()} if method != UNCHANGED else whole
-        equal = {name: own[number] for name, own in by_ranks.items()}
+        equal = {name: own[ranks[id(values)]] for name, own in by_ranks.items()}
         yield {"before": whole, "after": hidden, "equal_mass": equal, **found}
 
 

@@ -36,14 +36,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 # What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
 UNSAID: dict[str, Any] = {"hold_out_by": "maps", "lattice": "keep", "temperature": 1.0, "pairs_per_class": 3}
-UNSAID |= {
-    "refine": 0,
-    "keep": Refinement.keep,
-    "equal_mass": False,
-    "curve_background": "fill",
-    "blur_kernel": BLUR_KERNEL,
-    "blur_sigma": BLUR_SIGMA,
-}  # any blur will do
+UNSAID |= {"refine": 0, "keep": Refinement.keep, "equal_mass": False}
+UNSAID |= {"curve_background": "fill", "blur_kernel": BLUR_KERNEL, "blur_sigma": BLUR_SIGMA}  # any blur will do
 
 
 def choices() -> dict[str, tuple[str, ...]]:

@@ -104,7 +104,10 @@ def chance(names: Sequence[str], height: int, width: int) -> Tensor:
 
     The item's name seeds it, so that an item has the same map in every run and batch.
     """
-    cells = [torch.rand(1, 7, 7, generator=torch.Generator().manual_seed(crc32(name.encode()))) for name in names]
+    cells = [
+        torch.rand(1, 7, 7, generator=torch.Generator().manual_seed(crc32(name.encode(errors="replace"))))
+        for name in names
+    ]
     return fuse.min_max(fuse.resize(torch.cat(cells) if cells else torch.zeros(0, 7, 7), (height, width)))[0]
 
 
@@ -128,7 +131,7 @@ def equal_mass(maps: Tensor) -> Tensor:
     first = torch.where(starts, position, 0).cummax(dim=1).values
     last = torch.where(ends, position, pixels).flip(1).cummin(dim=1).values.flip(1)
     ranks = torch.empty_like(position).scatter_(1, place, (first + last) / 2)
-    return (ranks / max(1, pixels - 1) if pixels > 1 else ranks + 0.5).to(maps.dtype).view_as(maps)
+    return (ranks / (pixels - 1) if pixels > 1 else ranks + 0.5).to(maps.dtype).view_as(maps)
 
 
 # {name: a function (names of n items, H, W) -> maps (n,H,W)}. These maps need no model: they show nothing, everything,

@@ -3,13 +3,12 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gamlens.data import Sample, load
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.evaluation.protocol import UNSAID, Protocol, Unit, units
+from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
 from gamlens.explanation import Explanation
 from gamlens.figures.localization_figures import place_panel, truth_panel
@@ -147,14 +146,15 @@ def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) 
     choices = run.about["protocol"]
     most = max(column.n for column in shown)
     views: Any = tuple(choices.get("views") or ())
-    reading = {**UNSAID, **choices}["lattice"]
+    protocol = Protocol.from_record(choices)
+    how: dict[str, Any] = {"lattice": protocol.lattice, "refine": protocol.refinement}
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if choices["task"] == "classification":
-            trace = lens.trace(unit.samples[0].image, [unit.label], n=most, views=views)
-            return [trace.explain(column.method, column.n, lattice=reading) for column in shown]
-        pair = lens.trace_pair(unit.samples[0].image, unit.samples[1].image, n=most, views=views)
-        explain = partial(pair.explain, score=choices["task"], lattice=reading)
-        both = [explain(column.method, column.n) for column in shown]
+            trace = lens.trace(unit.samples[0].image, [unit.label], n=most, views=views, refine=how["refine"])
+            return [trace.explain(column.method, column.n, **how) for column in shown]
+        images = (sample.image for sample in unit.samples)
+        pair = lens.trace_pair(*images, n=most, views=views, refine=how["refine"])
+        both = [pair.explain(column.method, column.n, score=choices["task"], **how) for column in shown]
         return [result.y if side == "y" else result.x for result in both]
 
 

@@ -53,6 +53,11 @@ def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -
     if reads_block:
         forwards = partial(forwards, method=options.method)
     held = []
+    if any_form and options.blocks == 1:  # such a gallery is run again; what needs a gradient goes by a backward
+        x, y = (
+            list(side.pictures) if isinstance(side, Gallery) and not _can_refine(lens, side, options.refine) else side
+            for side in (x, y)
+        )
     if options.blocks == 1 and reads_block and all(_can_refine(lens, side, options.refine) for side in (x, y)):
         if not isinstance(x, Gallery):
             held = list(forwards(x, refine=options.refine))

@@ -1,10 +1,12 @@
 """The maps that the sanity checks compare, and their similarity by every measure of SIMILARITIES.
 
 An edge detector, which uses no model, is added to the methods as a control; and if maps are refined, a random map that
-is refined in the same way, which shows what refinement brings without any evidence.
+is carried to the same blocks, without the part that is kept as it is: it shows how much of a map's shape comes from
+self-similarity alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -19,11 +21,11 @@ from gamlens.fuse import at_least_float32, min_max
 from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.metrics import SIMILARITIES
-from gamlens.refine import Refine
+from gamlens.refine import Refine, Refinement
 from gamlens.trace import Trace
 
-EDGES, CHANCE = "edges", "random_refined"
-CONTROL_TITLES = {EDGES: "Edge detector (control)", CHANCE: "Random map, refined (control)"}
+EDGES, CHANCE = "edges", "random_carried"
+CONTROL_TITLES = {EDGES: "Edge detector (control)", CHANCE: "Random map, carried (control)"}
 MOST_PAIRS = 2000
 MethodMaps = dict[str, Tensor]  # {method: maps (R,H,W)}
 MakeMaps = Callable[[Lens], MethodMaps]  # computes the maps of fixed images with any lens
@@ -77,7 +79,7 @@ def of_classes(
         if trace is not None:
             found = {name: trace.explain(name, n, lattice=lattice, refine=refine).maps for name in read}
         made = {name: found[name] if name in found else look.classify(part, aims, method=name).maps for name in names}
-        return made | _refined_chance(trace, part, refine)
+        return made | _carried_chance(trace, part, refine)
 
     return lambda look: _joined(maps, look, groups, pieces(chosen, batch)) | {EDGES: control}
 
@@ -101,19 +103,20 @@ def of_pairs(
             else:
                 result = trace.explain(name, n, score=score, lattice=lattice, refine=refine)
             found[name] = _alternating(result.x.maps, result.y.maps)
-        chance = [_refined_chance(side, part, refine) for side, part in zip(sides, (left, right), strict=True)]
+        chance = [_carried_chance(side, part, refine) for side, part in zip(sides, (left, right), strict=True)]
         return found | {name: _alternating(chance[0][name], chance[1][name]) for name in chance[0]}
 
     return lambda look: _joined(maps, look, pieces(x, batch), pieces(y, batch)) | {EDGES: control}
 
 
-def _refined_chance(trace: Trace | None, pictures: Sequence[Picture], refine: Refine) -> MethodMaps:
-    """The control CHANCE where maps are refined: one random map per image, always the same, refined by its trace."""
-    if trace is None or not refine:
+def _carried_chance(trace: Trace | None, pictures: Sequence[Picture], refine: Refine) -> MethodMaps:
+    """The control CHANCE where maps are refined: one random map per image, always the same, carried by its trace."""
+    how = Refinement.parse(refine)
+    if trace is None or how is None:
         return {}
     height, width = trace.provenance.size
-    maps = metrics.chance([picture.name for picture in pictures], height, width)
-    return {CHANCE: trace.refine(maps.to(trace.scores.device), refine)}
+    maps = metrics.chance([str(picture.path or picture.name) for picture in pictures], height, width)
+    return {CHANCE: trace.refine(maps.to(trace.scores.device), replace(how, keep=0.0))}
 
 
 def _joined(make: Callable[..., MethodMaps], look: Lens, *groups: Sequence[Any]) -> MethodMaps:
