@@ -161,7 +161,7 @@ def test_more_blocks_than_there_are_is_one_error(command: str, photos: Path, tmp
     files = [str(photos / "lion.jpg"), str(photos / "cheetah.jpg")]
     result = runner.invoke(app, [command, *files, "--refine", "3", "--out", str(tmp_path / "out")])
     assert result.exit_code == 1
-    assert "there are 2 before the last (layer1, layer2): give 1 to 2." in result.stderr
+    assert "the model has 2 before the last (layer1, layer2): give at most 2." in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -139,7 +139,7 @@ def test_too_few_blocks_to_refine_by_are_found_out_before_the_search(
 ) -> None:
     for more in ([], ["--save-gallery", str(tmp_path / "new.npz")]):
         result = asked(query, "--in", photos, "--refine", "3", *more, "--out", tmp_path / "out", code=1)
-        assert "there are 2 before the last (layer1, layer2): give 1 to 2." in result.stderr
+        assert "the model has 2 before the last (layer1, layer2): give at most 2." in result.stderr
         assert sum(forwards) <= 3
         forwards.clear()
     assert not (tmp_path / "out").exists()

@@ -179,13 +179,14 @@ def test_each_side_is_refined_by_its_own_image(method: str, sizes: tuple[tuple[i
 
 @pytest.mark.parametrize("method", ["gam", "vdsn"])
 def test_views_of_a_pair_are_refined_by_every_view(method: str) -> None:
+    """A method of kind "pair" makes its map of the plain view alone, and it is refined by that view alone."""
     small, (x, y) = Lens(nets.small()), (nets.images(1, SIZES[0], seed=seed) for seed in (0, 1))
     options = {"method": method, "n": 1, "views": "flip"}
     plain, found = small.compare(x, y, **options), small.compare(x, y, refine=2, **options)
     for images, own, before in ((x, found.x, plain.x), (y, found.y, plain.y)):
         views = [
             ([h[0].numpy() for h in earlier_blocks(small.model, images, mirrored=mirrored)], mirrored)
-            for mirrored in (False, True)
+            for mirrored in ((False, True) if method == "gam" else (False,))
         ]
         expected = naive.refined(before.maps[0].double().numpy(), views, SPREAD_FACTOR)
         np.testing.assert_allclose(own.maps[0].numpy(), expected, rtol=0, atol=2e-5)
