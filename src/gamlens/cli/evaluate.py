@@ -141,13 +141,7 @@ def evaluate(
             "`gamlens table --confidence probability` and the curves use."
         ),
     ] = 1.0,
-    views: Annotated[
-        str,
-        Option(
-            help="Average each map with maps of other views of the image: mirrored (flip) and scaled, such as "
-            "flip,1.43,2.0. By default only the image itself."
-        ),
-    ] = "",
+    views: options.ViewNames = "",
     lattice: options.LatticeReading = "read",
     refine: options.RefineBlocks = 0,
     keep: options.RefineKeep = None,
