@@ -146,9 +146,9 @@ def carry_on(maps: Tensor, activations: Sequence[Tensor]) -> Tensor:
     return found
 
 
-def finished(carried: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def finished(maps: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Resize carried maps (R,h,w) to (R,H,W) and normalise them; also whether each was flat, (R,), and became zeros."""
-    return fuse.min_max(carried if carried.shape[-2:] == size else fuse.resize(carried, size))
+    return fuse.min_max(maps if maps.shape[-2:] == size else fuse.resize(maps, size))
 
 
 def on_grid(maps: Tensor, activation: Tensor) -> Tensor:
