@@ -15,19 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gamlens import models, retrieval, scores, targets
+from gamlens import methods, models, retrieval, scores, targets
 from gamlens._version import __version__
-from gamlens.capture.forward import ForwardRecord
+from gamlens.capture.attention import layer_name
+from gamlens.capture.forward import AUTO, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.layer_points import OUTPUT
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, warn
 from gamlens.explanation import Explanation, PairExplanation, concat
 from gamlens.fuse import Fusion, at_least_float32, without_autocast
 from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, normalise_on, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
 from gamlens.inputs.transform import ExternalTransform, Transform
 from gamlens.lattice import Lattice, check_reading
-from gamlens.methods import METHODS
+from gamlens.methods import METHODS, Method
 from gamlens.models import Network, NetworkLayout, Output
 from gamlens.models.devices import chosen_device
 from gamlens.models.hooked import HookedModel
@@ -39,6 +40,7 @@ from gamlens.streaming.stream import StreamResult, stream
 from gamlens.trace import Provenance, Trace
 
 BATCH_SIZE = 32
+MethodNames = str | Sequence[str]  # the name of a method, or several names
 
 
 class Lens:
@@ -173,6 +175,28 @@ class Lens:
         return self._hooked.known_blocks is not None
 
     @property
+    def default_method(self) -> str:
+        """The method that "auto" stands for: "attention_gam" for a transformer whose attention can be read, else "gam".
+
+        If blocks were named (`blocks=`), it is "gam", which reads them. A GamlensWarning says if a network has
+        transformer layers, but their attention cannot be read: maps of its tokens are to be trusted less.
+        """
+        found = self._hooked.model_blocks()
+        if self._hooked.named_blocks is not None:
+            return methods.BLOCK_DEFAULT
+        if found.no_attention:
+            warn(
+                f"The attention of {self.name} cannot be read: {found.no_attention}. The method is "
+                f"{methods.BLOCK_DEFAULT!r}, which reads tokens: treat its maps as a hint (docs/transformers.md)."
+            )
+        return methods.ATTENTION_DEFAULT if found.layers else methods.BLOCK_DEFAULT
+
+    @property
+    def attention_layers(self) -> tuple[str, ...]:
+        """The names of the transformer layers whose attention can be read, in the order they run; () if there is none."""
+        return tuple(layer_name(point.module) for point in self._hooked.model_blocks().layers)
+
+    @property
     def embedding(self) -> str:
         """Where the embedding is read, the vector by which two images are compared: "fc:input", for example."""
         return self._hooked.embedding.name
@@ -220,8 +244,8 @@ class Lens:
         images: Any,
         target: Any = None,
         *,
-        method: str = "gam",
-        n: int = 2,
+        method: str = AUTO,
+        n: int | str = AUTO,
         fuse: Fusion = "mean",
         score: str | scores.OutputScore = "logit",
         temperature: float = 1.0,
@@ -237,9 +261,11 @@ class Lens:
             images: The images, as the class docstring says. A tensor or a prepared batch runs in one forward.
             target: None for the top class of each image; a class, by index or name, for all images; or a list with one
                 entry per image, each a class, None, or a list of classes.
-            method: A name of `gamlens.METHODS`; all but "vdsn" and "vdsn_max", which explain pairs only.
-            n: How many blocks the map is made of, counted from the last. The default gives one block where the model
-                has only one.
+            method: A name of `gamlens.METHODS`; all but "vdsn" and "vdsn_max", which explain pairs only. "auto" is
+                `default_method`: "attention_gam" for a transformer whose attention can be read, else "gam". The result
+                says which it was (`about`).
+            n: How many blocks, or attention layers, the map is made of, counted from the last. "auto" is two blocks, or
+                one where the model has only one, and all attention layers.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: What is explained: "logit", "softmax", "sigmoid", "probability" (the sigmoid if `multi_label`, else
                 the softmax), or a callable that takes the model's output and returns one number per image, (B,).
@@ -263,6 +289,7 @@ class Lens:
             ([0, 0, 1], ['cat', 'dog'])
         """
         refine, views = preset(sharp, refine, views)
+        method = self._chosen(method, images)
         if lattice != "read":
             check_reading(lattice)
         if batch_size is not None and batch_size < 1:
@@ -293,8 +320,8 @@ class Lens:
         images: Any,
         target: Any = None,
         *,
-        n: int | None = 2,
-        method: str = "gam",
+        n: int | str | None = AUTO,
+        method: MethodNames = AUTO,
         score: str | scores.OutputScore = "logit",
         temperature: float = 1.0,
         views: ViewList = (),
@@ -306,10 +333,13 @@ class Lens:
         Args:
             images: The images, as the class docstring says.
             target: As `classify` takes it.
-            n: How many blocks are captured, counted from the last; None captures every block.
-            method: The method that the trace is for. The default serves every method of kind "block". For a method of
-                kind "input", the pixels are captured in place of blocks. For a method that needs no gradient, no
-                backward is run, and the trace can then explain only by methods that need none.
+            n: How many blocks, and attention layers, are captured, counted from the last; None captures all of them,
+                "auto" two blocks and all attention layers.
+            method: The method that the trace is for, or several. The default serves every method of kind "block", and
+                every one of kind "attention" if the attention of the model can be read. For methods of kind "attention"
+                alone, only attention layers are captured, and only the gradients that these methods read are computed.
+                For a method of kind "input", the pixels are captured in place of blocks. For a method that needs no
+                gradient, no backward is run, and the trace can then explain only by methods that need none.
             score, temperature: As `classify` takes them.
             views: Further views of each image; the maps of all views are averaged. A number scales the input size, and
                 "flip" adds a mirrored copy at every scale. So ("flip", 1.43, 2.0) makes six views: the plain one, two
@@ -334,11 +364,12 @@ class Lens:
         asked: dict[str, Any] = {} if temperature == 1 else {"temperature": temperature}
         provenance = self._provenance(inputs, score=scores.score_name(score), **asked)
         traces: list[tuple[Trace, bool]] = []
+        wanted = self._read_by(method, inputs)
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             if traces and isinstance(score, str):
                 target = traces[0][0].resolved_targets()  # the plain view, which comes first, decides
             with self._hooked.guard.hold():
-                record = self._hooked.forward(batch, n, method=METHODS[method], refine=Refinement.parse(refine))
+                record = self._hooked.forward(batch, n, methods=wanted, refine=Refinement.parse(refine))
                 trace = self._trace_of(record, batch.shape[0], target, score, temperature, provenance, keep_graph)
             traces.append((trace, mirrored))
         (plain, _), *others = traces
@@ -358,24 +389,31 @@ class Lens:
 
         The caller holds the model (`ModelGuard.hold`), because the backward runs in here.
         """
+        own = _own_record(record)
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label, temperature=temperature)
             with torch.set_grad_enabled(record.has_graph):
                 output = self._hooked.class_scores(record, count)
                 with without_autocast(output):
                     values = rule(at_least_float32(output))
-            return Trace.from_record(record, values, target, provenance, output=output.detach(), keep_graph=keep_graph)
+                    own_values = None
+                    if own is not None:
+                        own_values = rule(at_least_float32(self._hooked.class_scores(own)))
+            return Trace.from_record(
+                record, values, target, provenance, output=output.detach(), own_values=own_values, keep_graph=keep_graph
+            )
         with torch.set_grad_enabled(record.has_graph):
             value = score(self._hooked.picked(record))
-        return Trace.from_score(record, value, count, provenance)
+            own_value = None if own is None else score(self._hooked.picked(own))
+        return Trace.from_score(record, value, count, provenance, own_value=own_value)
 
     def stream(
         self,
         images: Iterable[Any],
         target: Any = None,
         *,
-        method: str = "gam",
-        n: int = 2,
+        method: str = AUTO,
+        n: int | str = AUTO,
         fuse: Fusion = "mean",
         score: str = "logit",
         temperature: float = 1.0,
@@ -417,11 +455,12 @@ class Lens:
 
         def explain(inputs: ModelInput) -> tuple[Trace, Explanation]:
             wanted = None if target is None else [target] * len(inputs.pictures)
+            chosen = self._chosen(method, inputs)
             trace = self.trace(
-                inputs, wanted, n=n, method=method, score=score, temperature=temperature, refine=refine,
+                inputs, wanted, n=n, method=chosen, score=score, temperature=temperature, refine=refine,
                 keep_graph=False,
             )  # fmt: skip
-            return trace, trace.explain(method, n, fuse, lattice=lattice, refine=refine)
+            return trace, trace.explain(chosen, n, fuse, lattice=lattice, refine=refine)
 
         return stream(
             images,
@@ -440,8 +479,8 @@ class Lens:
         y: Any,
         *,
         score: str | scores.PairScoreFunction = "cosine",
-        method: str = "gam",
-        n: int = 2,
+        method: str = AUTO,
+        n: int | str = AUTO,
         fuse: Fusion = "mean",
         views: ViewList = (),
         lattice: str = "read",
@@ -456,7 +495,7 @@ class Lens:
                 it is compared with every image of the other side.
             score: A name of PAIR_SCORES ("cosine", "dot", "euclidean"), or a callable from two sets of embeddings
                 (P,D) to one number per pair, (P,).
-            method: A name of METHODS.
+            method: A name of METHODS; "auto" as in `classify`.
             n, fuse, views, lattice, refine, sharp: As `classify` takes them.
 
         Returns:
@@ -469,6 +508,7 @@ class Lens:
             >>> picture = result.overlay()  # both photos with their maps, side by side
         """
         refine, views = preset(sharp, refine, views)
+        method = self._chosen(method, x)
         pair = self.trace_pair(x, y, n=n, method=method, views=views, refine=refine)
         pair.sides(score, keep=False)
         return pair.release().explain(method, n, fuse, score=score, lattice=lattice, refine=refine)
@@ -478,8 +518,8 @@ class Lens:
         x: Any,
         y: Any,
         *,
-        n: int | None = 2,
-        method: str = "gam",
+        n: int | str | None = AUTO,
+        method: MethodNames = AUTO,
         views: ViewList = (),
         refine: Refine = False,
     ) -> PairTrace:
@@ -510,15 +550,22 @@ class Lens:
             self._provenance(sides[1]).repeated(pairs),
         )
         traces: list[tuple[PairTrace, bool]] = []
+        wanted = self._read_by(method, sides[0])
         for batch_x, batch_y, mirrored in zip(sides[0].batches, sides[1].batches, sides[0].mirrored, strict=True):
-            records = self._forward_pairs(batch_x, batch_y, pairs, n, method, Refinement.parse(refine))
+            records = self._forward_pairs(batch_x, batch_y, pairs, n, wanted, Refinement.parse(refine))
             traces.append((PairTrace.from_records(records, provenances, pairs), mirrored))
         (plain, _), *others = traces
         plain.views = tuple(others)
         return plain
 
     def _forward_pairs(
-        self, x: Tensor, y: Tensor, pairs: int, n: int | None, method: str, refine: Refinement | None
+        self,
+        x: Tensor,
+        y: Tensor,
+        pairs: int,
+        n: int | str | None,
+        wanted: Sequence[Method],
+        refine: Refinement | None,
     ) -> tuple[ForwardRecord, ...]:
         """One forward of both sides, x before y; two where their sizes differ."""
         batches = []
@@ -528,7 +575,7 @@ class Lens:
             batches = [torch.cat(batches)]
         records = []
         for batch in batches:
-            records.append(self._hooked.forward(batch, n, method=METHODS[method], embedding=True, refine=refine))
+            records.append(self._hooked.forward(batch, n, methods=wanted, embedding=True, refine=refine))
         return tuple(records)
 
     def compare_text(
@@ -536,8 +583,8 @@ class Lens:
         images: Any,
         captions: str | Sequence[str],
         *,
-        method: str = "gam",
-        n: int = 2,
+        method: str = AUTO,
+        n: int | str = AUTO,
         fuse: Fusion = "mean",
         views: ViewList = (),
         lattice: str = "read",
@@ -563,6 +610,7 @@ class Lens:
             ['a cat', 'a dog']
         """
         refine, views = preset(sharp, refine, views)
+        method = self._chosen(method, images)
         trace = self.trace_text(images, captions, n=n, method=method, views=views, refine=refine, embeddings=embeddings)
         return trace.explain(method, n, fuse, lattice=lattice, refine=refine)
 
@@ -571,8 +619,8 @@ class Lens:
         images: Any,
         captions: str | Sequence[str],
         *,
-        n: int | None = 2,
-        method: str = "gam",
+        n: int | str | None = AUTO,
+        method: MethodNames = AUTO,
         views: ViewList = (),
         refine: Refine = False,
         embeddings: Any = None,
@@ -584,14 +632,20 @@ class Lens:
         provenance = self._provenance(inputs, score="cosine", text=list(names)).of_captions(names)
         target = [list(range(len(names)))] * len(inputs.pictures)
         traces: list[tuple[Trace, bool]] = []
+        wanted = self._read_by(method, inputs)
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
-            record = self._hooked.forward(
-                batch, n, method=METHODS[method], embedding=True, refine=Refinement.parse(refine)
+            record = self._hooked.forward(batch, n, methods=wanted, embedding=True, refine=Refinement.parse(refine))
+            found, own = record.required_embedding(), _own_record(record)
+            with without_autocast(found), outside_inference_mode(), torch.set_grad_enabled(record.has_graph):
+                values = text_embedding.cosines(at_least_float32(found), texts, self.embedding)
+                own_values = None
+                if own is not None:
+                    own_values = text_embedding.cosines(
+                        at_least_float32(own.required_embedding()), texts, self.embedding
+                    )
+            trace = Trace.from_record(
+                record, values, target, provenance, output=values.detach(), own_values=own_values
             )
-            own = record.required_embedding()
-            with without_autocast(own), outside_inference_mode(), torch.set_grad_enabled(record.has_graph):
-                values = text_embedding.cosines(at_least_float32(own), texts, self.embedding)
-            trace = Trace.from_record(record, values, target, provenance, output=values.detach())
             traces.append((trace, mirrored))
         (plain, _), *others = traces
         return plain.with_views(others)
@@ -703,7 +757,7 @@ class Lens:
         images: Any,
         *,
         n: int | None = 0,
-        method: str = "gam",
+        method: MethodNames = "gam",
         embedding: bool = False,
         refine: Refine = False,
     ) -> ForwardRecord:
@@ -720,11 +774,11 @@ class Lens:
             embedding: Whether the embeddings (B,D) are kept.
             refine: How maps shall be refined: the earlier blocks that this needs are kept, too (not with n = 0).
         """
-        batch = self.prepare(images).batches[0]
-        entry = METHODS[method]
-        if n == 0 and entry.kind != "input":
+        inputs = self.prepare(images)
+        batch, wanted = inputs.batches[0], self._read_by(method, inputs)
+        if n == 0 and all(entry.kind != "input" for entry in wanted):
             return self._hooked.forward_only(batch, embedding=embedding)
-        return self._hooked.forward(batch, n, method=entry, embedding=embedding, refine=Refinement.parse(refine))
+        return self._hooked.forward(batch, n, methods=wanted, embedding=embedding, refine=Refinement.parse(refine))
 
     def outputs(self, images: Any) -> Tensor:
         """The model's class scores (B,K), or whatever tensor `output=` picks: one forward, without a graph."""
@@ -733,6 +787,30 @@ class Lens:
     def embed(self, images: Any) -> Tensor:
         """The embeddings (B,D) that pairs are compared by: one forward, without a graph."""
         return self.forward(images, embedding=True).required_embedding().detach()
+
+    def _chosen(self, method: str, images: Any) -> str:
+        """The method that "auto" stands for, which is found by the first of `images` where blocks are not known yet."""
+        if method != AUTO:
+            return method
+        if not self.knows_blocks:
+            self._hooked.model_blocks(self._hooked.to_model(self.prepare(images).batches[0]))
+        return self.default_method
+
+    def _read_by(self, method: MethodNames, inputs: ModelInput) -> tuple[Method, ...]:
+        """The methods that a forward is for. "auto" stands for all that read blocks or attention, where there is some.
+
+        Args:
+            method: The name of a method, several names, or "auto".
+            inputs: The images, by which the blocks are found where they are not known yet.
+        """
+        if method != AUTO:
+            return tuple(METHODS[name] for name in ([method] if isinstance(method, str) else method))
+        default = self._chosen(AUTO, inputs)
+        several = (methods.BLOCK_DEFAULT, *(methods.names("attention") if default != methods.BLOCK_DEFAULT else ()))
+        found = [METHODS[name] for name in several]
+        if not self._hooked.model_blocks().own_tokens:  # what only some networks have is left out
+            found = [entry for entry in found if "own_gradient" not in entry.reads]
+        return tuple(found)
 
     def _provenance(self, inputs: ModelInput, **asked: Any) -> Provenance:
         """What results carry along: the images, and how the maps were made (`self.about` with `asked` added to it)."""
@@ -751,6 +829,12 @@ class Lens:
             multi_label=self.multi_label,
             about=about,
         )
+
+
+def _own_record(record: ForwardRecord) -> ForwardRecord | None:
+    """What the head made of every attention layer's own tokens, where a method needs it."""
+    own: ForwardRecord | None = record.attention.own_record if record.attention is not None else None
+    return own
 
 
 def _transform(choice: Any, network: Network) -> Transform | ExternalTransform:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gamlens.capture import backward
+from gamlens.capture import attention_backward, backward
+from gamlens.capture.attention_backward import LayerTensors
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import indices_on
@@ -105,6 +106,40 @@ def class_index(item: Any, classes: int, labels: Sequence[str]) -> int:
     if isinstance(item, bool) or number != item or not 0 <= number < classes:
         raise GamlensError(f"There is no class {item!r}: the model has {classes} classes, numbered 0 to {classes - 1}.")
     return number
+
+
+def attention_gradients(
+    values: Tensor, wanted: ResolvedTargets, record: ForwardRecord, own_values: Tensor | None
+) -> LayerTensors:
+    """Compute the gradients of the wanted classes' scores with respect to the attention layers that a record kept.
+
+    The k-th targets of all images share one backward. The graph is kept.
+
+    Args:
+        values: The scores of all classes, (B,K), in the graph.
+        wanted: The R rows of image and class.
+        record: The forward that `values` come from.
+        own_values: The scores of all classes for every layer's own tokens, (L*B,K), layer by layer, where a method
+            needs them.
+
+    Returns:
+        {layer: {what: (R,...)}}; {} where the record kept no attention.
+    """
+    if record.attention is None:
+        return {}
+    turns = []
+    with outside_inference_mode(), torch.enable_grad():
+        images = indices_on(wanted.images, values.device)
+        place = (indices_on(wanted.turns, values.device), images)
+        vectors = torch.zeros(max(wanted.turns) + 1, *values.shape, dtype=values.dtype, device=values.device)
+        vectors[(*place, wanted.classes)] = 1
+        for vector in vectors:
+            own = None if own_values is None else own_values * vector.repeat(len(own_values) // len(vector), 1)
+            score = (values * vector).sum(dim=1)
+            turns += attention_backward.gradients_of(score, [record], None if own is None else lambda _, own=own: own)
+    if wanted.images == tuple(range(len(values))):
+        return turns[0]
+    return attention_backward.stacked_rows(turns, place)
 
 
 def target_gradients(

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from gamlens import fuse, methods, scores, targets
-from gamlens.capture import backward
-from gamlens.capture.forward import ForwardRecord, last_layers
+from gamlens.capture import attention_backward, backward
+from gamlens.capture.attention_backward import AttentionTrace
+from gamlens.capture.forward import AUTO, ForwardRecord, last_layers
 from gamlens.capture.layer_points import PIXELS
 from gamlens.capture.nonblocking import Check, Checks, finite_score, indices_on, to_host
 from gamlens.errors import GamlensError
@@ -29,6 +30,8 @@ from gamlens.methods import names as methods_of
 from gamlens.refine import Refine, Refinement, carry_on, finished, on_grid
 from gamlens.targets import ResolvedTargets
 
+LARGER_N = ", or trace with a larger n"
+SHARED = ("pooled", "image")  # what is the same for every attention layer
 HIDDEN_SHARE = 0.5  # a result warns if more than this share of the positive evidence is hidden
 
 
@@ -144,8 +147,11 @@ class Trace:
             gradients.
         network_blocks: The names of all blocks of the network, in the order they run; () if all are captured.
         method: The method of kind "input" that the pixels were captured for. No other can be explained from them.
+        attention: The attention layers of a transformer, as the methods of kind "attention" read them; None if the
+            trace is for other methods.
         record: The forward with its graph, for `retarget`; None once it is released, or if there is no graph.
         values: The scores of all classes, (B,K), in that graph.
+        own_values: The same for the own tokens of every attention layer, (L*B,K), where LeGrad was asked for.
     """
 
     activations: dict[str, Tensor]
@@ -162,8 +168,10 @@ class Trace:
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     network_blocks: tuple[str, ...] = ()
     method: Method | None = None
+    attention: AttentionTrace | None = None
     record: ForwardRecord | None = field(default=None, repr=False)
     values: Tensor | None = field(default=None, repr=False)
+    own_values: Tensor | None = field(default=None, repr=False)
 
     @classmethod
     def from_record(
@@ -174,6 +182,7 @@ class Trace:
         provenance: Provenance,
         *,
         output: Tensor,
+        own_values: Tensor | None = None,
         keep_graph: bool = True,
     ) -> Trace:
         """Resolve which classes are explained, and run one backward for them if the record has a graph.
@@ -184,9 +193,11 @@ class Trace:
             target: Which classes, as `Lens.trace` takes it.
             provenance: The images and how they were looked at.
             output: The model's class scores (B,K), by which the top class of an image is found.
+            own_values: The scores of all classes for the own tokens of every attention layer, (L*B,K).
             keep_graph: Whether other classes may be asked for later.
         """
         wanted = targets.resolve(target, output, provenance.labels, provenance.aliases)
+        attention = targets.attention_gradients(values, wanted, record, own_values)
         chosen, gradients = targets.target_gradients(values, wanted, record, keep_graph=keep_graph)
         keep_graph = keep_graph and record.has_graph
         return cls(
@@ -203,14 +214,22 @@ class Trace:
             earlier=record.earlier_activations,
             network_blocks=record.network_blocks,
             method=record.method,
+            attention=AttentionTrace.of_record(record.attention, attention),
             record=record if keep_graph else None,
             values=values if keep_graph else None,
+            own_values=own_values if keep_graph else None,
         )
 
     @classmethod
-    def from_score(cls, record: ForwardRecord, value: Any, count: int, provenance: Provenance) -> Trace:
-        """The Trace of a callable score: one number per image, (B,), and one backward if the record has a graph."""
+    def from_score(
+        cls, record: ForwardRecord, value: Any, count: int, provenance: Provenance, *, own_value: Tensor | None = None
+    ) -> Trace:
+        """The Trace of a callable score: one number per image, (B,), and one backward if the record has a graph.
+
+        `own_value` is the score of the own tokens of every attention layer, (L*B,), where LeGrad was asked for.
+        """
         check = finite_score(value, count)
+        (attention,) = attention_backward.gradients_of(value, [record], lambda _: _required_own(own_value))
         (gradients,) = backward.gradients(value, [record], keep_graph=False)
         return cls(
             activations=record.activations,
@@ -225,16 +244,30 @@ class Trace:
             earlier=record.earlier_activations,
             network_blocks=record.network_blocks,
             method=record.method,
+            attention=AttentionTrace.of_record(record.attention, attention),
         )
 
     def __repr__(self) -> str:
-        images = len(next(iter(self.activations.values())))
-        return f"<Trace of {images} images, {len(self.image_of_row)} {self.score} scores: {', '.join(self.blocks)}>"
+        captured = ", ".join((*self.blocks, *(self.attention.layers if self.attention is not None else ())))
+        return f"<Trace of {self.images} images, {len(self.image_of_row)} {self.score} scores: {captured}>"
+
+    @property
+    def images(self) -> int:
+        """The number of images, B."""
+        return len(self.provenance.pictures)
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The captured blocks, in the order in which they ran."""
+        """The captured blocks, in the order in which they ran; () if only attention layers were captured."""
         return tuple(self.activations)
+
+    @property
+    def default_method(self) -> str:
+        """The method that `explain` takes by default: that of the network, or one that this trace was made for."""
+        if self.attention is None or not self.attention.has(METHODS[methods.ATTENTION_DEFAULT].reads):
+            own = [name for name in methods_of("attention") if self.attention and self.attention.has(METHODS[name].reads)]
+            return methods.BLOCK_DEFAULT if self.activations or not own else own[0]
+        return methods.ATTENTION_DEFAULT
 
     @property
     def index(self) -> Tensor:
@@ -255,8 +288,8 @@ class Trace:
 
     def explain(
         self,
-        method: str = "gam",
-        n: int = 2,
+        method: str = AUTO,
+        n: int | str = AUTO,
         fuse: fuse.Fusion = "mean",
         *,
         lattice: str = "read",
@@ -265,9 +298,9 @@ class Trace:
         """Make the maps of a method. No forward and no backward is run.
 
         Args:
-            method: A name of METHODS that explains single images.
-            n: How many of the captured blocks the map is made of, counted from the last. The default gives one block
-                where only one was captured.
+            method: A name of METHODS that explains single images; "auto" is `default_method`.
+            n: How many of the captured blocks, or attention layers, the map is made of, counted from the last. "auto"
+                is two blocks, or one where only one was captured, and all attention layers.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             lattice: If the network reads only every second (or s-th) row and column of a block, its map is made of
                 these positions ("read"), or of all, as a lattice of dots ("keep"). `lattices` says of which blocks.
@@ -281,12 +314,18 @@ class Trace:
         """
         if lattice != "read":
             check_reading(lattice)
+        method = self.default_method if method == AUTO else method
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
-        names = last_layers(tuple(self.activations), n, beyond=", or trace with a larger n")
+        if entry.kind == "attention":
+            names = last_layers(self._attention(method).layers, None if n == AUTO else n, beyond=LARGER_N)
+        else:
+            names = last_layers(self._captured_blocks(method), n, beyond=LARGER_N)
         chosen = Refinement.parse(refine)
         with torch.no_grad(), without_autocast(self.scores):
-            if self.views:
+            if entry.kind == "attention":
+                made = self._maps_of_attention(method, names, fuse)
+            elif self.views:
                 made = self._maps_over_views(method, names, fuse, lattice)
             else:
                 inputs, used = self._inputs(method, names), tuple[Lattice | None, ...]()
@@ -295,6 +334,50 @@ class Trace:
                 made = self.make_maps(entry.fn, inputs, self.provenance.size, fuse, used)
             made = made if chosen is None else made._replace(fused=self.refine(made.fused, chosen))
         return self._explanation(method, names, fuse, made, lattice, chosen)
+
+    def _attention(self, method: str) -> AttentionTrace:
+        """The attention layers for a method of kind "attention"; an error if what it reads was not captured."""
+        if self.attention is None or not self.attention.has(METHODS[method].reads):
+            raise GamlensError(
+                f"Method {method!r} reads the attention of a transformer, which this trace did not capture for it: trace "
+                f"the images again with method={method!r}, or without method= for all methods."
+            )
+        return self.attention
+
+    def _captured_blocks(self, method: str) -> tuple[str, ...]:
+        if self.activations or self.attention is None:
+            return tuple(self.activations)
+        raise GamlensError(
+            f"Method {method!r} reads blocks, and this trace captured attention layers alone: trace the images again "
+            f"with method={method!r}, or without method= for all methods."
+        )
+
+    def _attention_raw(self, method: str, names: Sequence[str]) -> list[Tensor]:
+        """The raw maps (R,h,w) of a method of kind "attention": one per layer, or a single one if it joins layers."""
+        entry, attention = METHODS[method], self._attention(method)
+        reads = [attention.read(name, entry.reads, self.image_of_row) for name in names]
+        if entry.joins_layers:  # what is the same for every layer is given once
+            together = zip(entry.reads, zip(*reads, strict=True), strict=True)
+            reads = [tuple(own[-1] if what in SHARED else torch.stack(own) for what, own in together)]
+        found = []
+        for tensors in reads:
+            relevance = entry.fn(*(at_least_float32(own) if own.is_floating_point() else own for own in tensors))
+            found.append(attention.grid.image(relevance[:, :, None])[:, 0])
+        return found
+
+    def _maps_of_attention(self, method: str, names: Sequence[str], how: fuse.Fusion) -> BlockMaps:
+        """The maps of a method of kind "attention", averaged over views and fused over layers."""
+        seen = []
+        for trace, mirrored in ((self, False), *self.views):
+            raw = trace._attention_raw(method, names)
+            sized = [fuse.resize(own.flip(2) if mirrored else own, self.provenance.size) for own in raw]
+            seen.append(list(map(fuse.min_max, sized)))
+        blocks, spans = [], []
+        for views in zip(*seen, strict=True):
+            blocks.append(torch.stack([maps for maps, _ in views]).mean(dim=0))
+            spans.append(_spans(torch.stack([bad for _, bad in views]).all(dim=0)))
+        single = len(blocks) == 1 and len(names) > 1  # the method joins the layers itself: nothing is left to fuse
+        return BlockMaps(torch.stack(blocks), blocks[0] if single else fuse.fuse(blocks, how), torch.stack(spans))
 
     def explain_raw(self, method: str, raw: Tensor, *, refine: Refine = False) -> Explanation:
         """The Explanation of raw maps (R,h,w) of the last block: made into maps like those of `explain`."""
@@ -347,7 +430,7 @@ class Trace:
         if maps.shape != expected:
             raise GamlensError(f"A map per row of this trace has the shape {expected}; found {tuple(maps.shape)}.")
         names, turns, seen, flats = self.refining_blocks(how), self.resolved_targets().turns, [], []
-        images = len(self.activations[self.blocks[-1]])
+        images = self.images
         plain = self.image_of_row == tuple(range(images))
         place = () if plain else (indices_on(self.image_of_row, maps.device), indices_on(turns, maps.device))
         with torch.no_grad(), without_autocast(maps):
@@ -376,13 +459,18 @@ class Trace:
 
         Args:
             method: A name of METHODS that explains single images.
-            block: A name of `blocks`; by default the last.
+            block: A name of `blocks`, or of `attention.layers`; by default the last. A method that joins attention
+                layers itself gives the map of all of them.
 
         Returns:
             (R,h,w). Most methods multiply activations by gradients, so the values are in units of the score, and rows
             can be compared with each other.
         """
         with torch.no_grad(), without_autocast(self.scores):
+            if METHODS[method].kind == "attention":
+                layers = self._attention(method).layers
+                wanted = layers if METHODS[method].joins_layers else (block or layers[-1],)
+                return self._attention_raw(method, wanted)[0]
             (inputs,) = self._inputs(method, [block or self.blocks[-1]])
             return METHODS[method].fn(*map(at_least_float32, inputs))
 
@@ -392,7 +480,7 @@ class Trace:
         if entry.kind == "pair":
             raise GamlensError(
                 f"Method {method!r} explains pairs of images only: use it with compare or trace_pair, or choose one of "
-                f"{', '.join(methods_of('block', 'input'))}."
+                f"{', '.join(methods_of('block', 'attention', 'input'))}."
             )
         if self.method not in (None, entry):
             raise GamlensError(f"The pixels were captured for {self.method.title}: trace again with method={method!r}.")
@@ -443,9 +531,7 @@ class Trace:
             for trace, mirrored in ((self, False), *self.views):
                 seen.append(fuse.min_max(trace._view_map(method, name, size, mirrored, lattice)))
             blocks.append(torch.stack([maps for maps, _ in seen]).mean(dim=0))
-            flat = torch.stack([bad for _, bad in seen]).all(dim=0)
-            # Averages have no span of their own: 0 stands for a good map, infinity for a flat one (see BlockMaps).
-            spans.append(torch.zeros_like(flat, dtype=torch.float32).masked_fill(flat, math.inf))
+            spans.append(_spans(torch.stack([bad for _, bad in seen]).all(dim=0)))
         return BlockMaps(torch.stack(blocks), fuse.fuse(blocks, how), torch.stack(spans))
 
     def _view_map(self, method: str, name: str, size: tuple[int, int], mirrored: bool, lattice: str) -> Tensor:
@@ -471,7 +557,8 @@ class Trace:
         found = self.checks
         for trace, _ in self.views:
             found += trace.checks
-        flat = Check(made.any_flat, partial(_say_flat, method, names, made.spans), fatal=False)
+        shown = names if len(made.blocks) == len(names) else names[-1:]
+        flat = Check(made.any_flat, partial(_say_flat, method, shown, made.spans), fatal=False)
         found = found.with_check(flat, device)
         if METHODS[method].hides_evidence:
             found = found.with_check(self._check_hidden(method), device)
@@ -489,7 +576,7 @@ class Trace:
             about["refine"] = refine.record(self.refining_blocks(refine))
         return Explanation(
             maps=made.fused.float(),
-            blocks=dict(zip(names, made.blocks.float(), strict=True)),
+            blocks=dict(zip(shown, made.blocks.float(), strict=True)),
             scores=self.scores.float(),
             targets=self.targets,
             index=indices_on(self.image_of_row, device),
@@ -584,14 +671,16 @@ class Trace:
         Returns:
             A new Trace; this one stays as it is. An error if the graph was not kept (`keep_graph`) or was released.
         """
-        if not self.gradients:
+        if not self.gradients and self.attention is None:
             raise _no_gradients("retarget")
         if self.record is None or self.values is None or self.output is None:
             raise GamlensError(
                 "Other classes need the autograd graph and class scores, and this trace lacks them: it was released, "
                 "was made with keep_graph=False, or explains another score. Trace the images again."
             )
-        first = Trace.from_record(self.record, self.values, target, self.provenance, output=self.output)
+        first = Trace.from_record(
+            self.record, self.values, target, self.provenance, output=self.output, own_values=self.own_values
+        )
         return first.with_views(
             [(trace.retarget(first.resolved_targets()), mirrored) for trace, mirrored in self.views]
         )
@@ -612,7 +701,18 @@ class Trace:
     def release(self) -> Trace:
         """The same Trace without its graph: it takes less memory, and `retarget` no longer works."""
         views = tuple((trace.release(), mirrored) for trace, mirrored in self.views)
-        return replace(self, record=None, values=None, views=views)
+        return replace(self, record=None, values=None, own_values=None, views=views)
+
+
+def _spans(flat: Tensor) -> Tensor:
+    """Averages have no span of their own: 0 stands for a good map, infinity for a flat one (see BlockMaps)."""
+    return torch.zeros_like(flat, dtype=torch.float32).masked_fill(flat, math.inf)
+
+
+def _required_own(value: Tensor | None) -> Tensor:
+    if value is None:
+        raise GamlensError("LeGrad needs the score of every layer's own tokens: trace with method='legrad'.")
+    return value
 
 
 def _say_flat(method: str, names: Sequence[str], spans: Tensor) -> str:

@@ -37,7 +37,7 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
         For each record, {block: gradient (B,C,h,w)}. Either all records have a graph or none has; without a graph, {}
         for each record.
     """
-    if not records[0].has_graph:
+    if not records[0].has_graph or not records[0].blocks:
         return [{} for _ in records]
     if not score.requires_grad:
         raise GamlensError(
@@ -108,7 +108,7 @@ def batched_gradients(
     Returns:
         {block: (T,B,C,h,w)}; {} where the record has no graph.
     """
-    if not record.has_graph:
+    if not record.has_graph or not record.blocks:
         return {}
     turns, images = vectors.shape[:2]
     step = max(1, most // images)

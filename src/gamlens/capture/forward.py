@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gamlens import fuse
+from gamlens.capture.attention import AttentionRecord, AttentionTap
 from gamlens.capture.guard import ModelGuard, forward_error
 from gamlens.capture.hooks import TensorTap
 from gamlens.capture.layer_points import NHWC, LayerPoint, TokenGrid
@@ -26,6 +27,8 @@ from gamlens.errors import GamlensError
 from gamlens.lattice import Lattice
 
 T = TypeVar("T")
+AUTO = "auto"  # what an option `method=` or `n=` takes for the network's own default
+BLOCKS_BY_DEFAULT = 2  # how many blocks a map is made of by default
 
 
 @dataclass(eq=False)
@@ -47,6 +50,7 @@ class ForwardRecord:
         backward_context: Makes the context that a backward through this record runs under.
         make_maps: Makes maps from activations and gradients: `fuse.make_maps`, or a compiled version of it.
         method: The method of kind "input" that the pixels were kept for.
+        attention: What was kept of a transformer's attention, where a method reads it.
     """
 
     guard: ModelGuard
@@ -62,6 +66,7 @@ class ForwardRecord:
     backward_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     make_maps: fuse.MapMaker = fuse.make_maps
     method: Any = None
+    attention: AttentionRecord | None = None
 
     @cached_property
     def activations(self) -> dict[str, Tensor]:
@@ -187,6 +192,7 @@ def run_forward(
     grids: Mapping[str, TokenGrid] | None = None,
     graph: bool = True,
     earlier: Sequence[LayerPoint] = (),
+    attention: AttentionTap | None = None,
 ) -> ForwardRecord:
     """Run a model once on `batch` (B,C,H,W) and keep the wanted blocks, the embedding and the output.
 
@@ -199,9 +205,11 @@ def run_forward(
         grids: For blocks of tokens, where in the image each token lies.
         graph: Whether what follows the first block is recorded for a backward. Without points, nothing is.
         earlier: Which blocks before `points` are kept, too, outside of the graph.
+        attention: Keeps the attention of transformer layers. It may begin the graph earlier.
     """
     store = ActivationStore(points, embedding, grids, graph, earlier)
-    with guard.hold(), TensorTap(guard.model, store.wanted, store.take).attached():
+    watched = attention.attached() if attention is not None else nullcontext()
+    with guard.hold(), watched, TensorTap(guard.model, store.wanted, store.take).attached():
         batch = batch.clone() if batch.is_inference() else batch
         amp = torch.autocast(batch.device.type, dtype=precision) if precision is not None else nullcontext()
         try:
@@ -255,13 +263,14 @@ def as_map(name: str, tensor: Tensor, grids: Mapping[str, TokenGrid]) -> Tensor:
     return tensor.permute(0, 3, 1, 2) if name.endswith(f":{NHWC}") else tensor
 
 
-def last_layers(layers: Sequence[T], n: int | None, *, beyond: str = "") -> tuple[T, ...]:
+def last_layers(layers: Sequence[T], n: int | str | None, *, beyond: str = "") -> tuple[T, ...]:
     """The last n layers; all of them where n is None. If n is too large, an error says how many there are.
 
-    n = 2 is the default of many calls, so it gives the only layer of a network that has a single one. `beyond` is
+    n = 2 is what "auto" stands for here, so it gives the only layer of a network that has a single one. `beyond` is
     added to the error: how to get more layers.
     """
     n = len(layers) if n is None else int(n) if isinstance(n, np.integer) else n
+    n = BLOCKS_BY_DEFAULT if n == AUTO else n
     if n == 2 and len(layers) == 1:
         return tuple(layers)
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):

@@ -40,6 +40,13 @@ class TokenGrid:
         """The number of tokens that belong to no cell: class and register tokens."""
         return self.count - len(self.order)
 
+    def image_tokens(self, device: torch.device) -> Tensor:
+        """Whether each token belongs to a cell of the image: (N,) of bool."""
+        belongs = [False] * self.count
+        for token in self.order:
+            belongs[token] = True
+        return torch.tensor(belongs).to(device, non_blocking=True)
+
     def image(self, tokens: Tensor) -> Tensor:
         """Arrange tokens as a map: (B,N,C), or (B,...,C) if they come in groups such as windows, -> (B,C,h,w).
 

@@ -14,19 +14,27 @@ from torch import Tensor
 
 from gamlens.errors import Registry
 from gamlens.fuse import at_least_float32, without_autocast
+from gamlens.methods.attention_gam import attention_gam
+from gamlens.methods.attention_rollout import attention_rollout
+from gamlens.methods.chefer import chefer
 from gamlens.methods.eigen_cam import eigen_cam
 from gamlens.methods.gam import gam
 from gamlens.methods.grad_cam import evidence, grad_cam
 from gamlens.methods.grad_cam_pp import grad_cam_pp, grad_cam_pp_literal
+from gamlens.methods.grad_eclip import grad_eclip
 from gamlens.methods.guided_backprop import Guided, guided_backprop
 from gamlens.methods.hires_cam import hires_cam
 from gamlens.methods.input_gradient import input_gradient
 from gamlens.methods.layer_cam import layer_cam
+from gamlens.methods.legrad import legrad
 from gamlens.methods.vdsn import vdsn, vdsn_max
 from gamlens.methods.xgrad_cam import xgrad_cam
 
-Kind = Literal["block", "pair", "input"]
-Reads = Literal["activation", "gradient", "score", "other"]
+Kind = Literal["block", "attention", "pair", "input"]
+Reads = Literal[
+    "activation", "gradient", "score", "other", "attention", "attention_gradient", "direct_gradient", "own_gradient",
+    "query", "key", "value", "output_gradient", "pooled", "image",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,10 @@ class Method:
 
     Attributes:
         fn: Tensors of B rows -> a map (B,h,w), neither resized nor normalised. `reads` says which tensors.
-        kind: "block": a map of one image from one block, (B,C,h,w). "pair": a map of an image from its last block and
-            that of the image it is compared with. "input": a map of one image from the pixels, which needs a pass of
-            its own through the whole network.
+        kind: "block": a map of one image from one block, (B,C,h,w). "attention": a map of one image from the attention
+            layers of a transformer; `fn` returns one number per token, (B,N). "pair": a map of an image from its last
+            block and that of the image it is compared with. "input": a map of one image from the pixels, which needs a
+            pass of its own through the whole network.
         title: The name that people read.
         reads_score: Whether `fn` is given the explained score, (B,), too.
         during: Makes the context that the forward of an "input" method runs under.
@@ -53,6 +62,10 @@ class Method:
             never negative.
         stable: Whether finite tensors always give a finite map, computed in their own precision. The literal
             Grad-CAM++ always computes in float32, and overflows.
+        layer_tensors: For a method of kind "attention": what `fn` is given of an attention layer, as in `reads`.
+        joins_layers: For a method of kind "attention": whether `fn` is given all layers at once, each tensor of a layer
+            with a first axis for the layers, (L,B,...), and gives one map of them. Otherwise it gives one map per
+            layer, and these are fused.
     """
 
     fn: Callable[..., Tensor]
@@ -66,6 +79,8 @@ class Method:
     divides: bool = False
     signed: bool = False
     stable: bool = True
+    layer_tensors: tuple[Reads, ...] = ()
+    joins_layers: bool = False
 
     @cached_property
     def reads(self) -> tuple[Reads, ...]:
@@ -73,7 +88,15 @@ class Method:
 
         "activation" (B,C,h,w) is the block, or the pixels; "other" (B,C,h',w') is the block of the other image of a
         pair; "gradient" (B,C,h,w) is the gradient of the score with respect to the activation; "score" is (B,).
+
+        Of an attention layer with H heads and N tokens: "attention" (B,H,N,N), queries before keys; its gradient
+        (B,H,N,N), of the score ("attention_gradient"), of the score along the residual connections alone, without what
+        later layers do ("direct_gradient"), or of the score of the layer's own tokens ("own_gradient"); "query", "key",
+        "value" (B,H,N,d); "output_gradient" (B,H,N,d), with respect to what the heads give; "pooled" (B,N), the share
+        of each token in what the score is read from; "image" (N,), whether a token is one of the image.
         """
+        if self.kind == "attention":
+            return self.layer_tensors
         if self.kind == "pair":
             return ("activation", "other")
         gradient: tuple[Reads, ...] = ("gradient",) if self.needs_gradient else ()
@@ -103,6 +126,22 @@ METHODS: dict[str, Method] = Registry(
         "hires_cam": Method(hires_cam, "block", "HiResCAM", scales_with_gradient=True),
         "xgrad_cam": Method(xgrad_cam, "block", "XGrad-CAM", scales_with_gradient=True, divides=True),
         "eigen_cam": Method(eigen_cam, "block", "Eigen-CAM", needs_gradient=False, divides=True, signed=True),
+        "attention_gam": Method(
+            attention_gam, "attention", "Attention GAM", layer_tensors=("attention", "direct_gradient")
+        ),
+        "legrad": Method(legrad, "attention", "LeGrad", layer_tensors=("own_gradient",), joins_layers=True),
+        "chefer": Method(
+            chefer, "attention", "Chefer et al.", layer_tensors=("attention", "attention_gradient", "pooled"),
+            joins_layers=True,
+        ),
+        "grad_eclip": Method(
+            grad_eclip, "attention", "Grad-ECLIP", divides=True,
+            layer_tensors=("query", "key", "value", "output_gradient", "pooled", "image"),
+        ),
+        "attention_rollout": Method(
+            attention_rollout, "attention", "Attention rollout", layer_tensors=("attention", "pooled"),
+            joins_layers=True,
+        ),
         "vdsn": Method(vdsn, "pair", "VDSN", needs_gradient=False, signed=True),
         "vdsn_max": Method(vdsn_max, "pair", "VDSN (max pooling)", needs_gradient=False, signed=True),
         "input_gradient": Method(input_gradient, "input", "Input gradient", scales_with_gradient=True),
@@ -112,6 +151,8 @@ METHODS: dict[str, Method] = Registry(
     },
 )
 PAPER_METHODS = ("gam", "grad_cam_pp", "grad_cam")  # those that the paper compares, in the order of its tables
+BLOCK_DEFAULT = "gam"  # the default where a network has blocks ...
+ATTENTION_DEFAULT = "attention_gam"  # ... and where its attention can be read
 FIGURE_METHODS = tuple(name for name in METHODS if name in PAPER_METHODS)  # the same, in the order of METHODS
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gamlens.capture.forward import ForwardRecord, last_layers, run_forward
+from gamlens.capture.attention import ATTENTION, AttentionRecord, AttentionTap, SkippedLayers, layer_name
+from gamlens.capture.forward import AUTO, ForwardRecord, last_layers, run_forward
 from gamlens.capture.guard import ModelGuard, outside_inference_mode, unwrap
 from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layer_points import OUTPUT, PIXELS, LayerPoint, TokenGrid
@@ -143,26 +144,29 @@ class HookedModel:
     def forward(
         self,
         batch: Tensor,
-        n: int | None,
+        n: int | str | None,
         *,
-        method: Method | None = None,
+        methods: Sequence[Method] = (),
         embedding: bool = False,
         refine: Refinement | None = None,
     ) -> ForwardRecord:
-        """Run one forward of `batch` (B,C,H,W) that keeps what a method reads, and check that it is finite.
+        """Run one forward of `batch` (B,C,H,W) that keeps what methods read, and check that it is finite.
 
         Args:
-            n: How many blocks are kept, counted from the last; None for all.
-            method: The method that the forward is for. For a method of kind "input", the pixels are kept in place of
-                blocks. For a method that needs no gradient, there is no graph. None stands for any method of kind
-                "block" that reads a gradient.
+            n: How many blocks, and attention layers, are kept, counted from the last; None for all, "auto" for two
+                blocks and all attention layers.
+            methods: The methods that the forward is for. For a method of kind "input", the pixels are kept in place of
+                blocks; for methods of kind "attention" alone, attention layers. For a method that needs no gradient,
+                there is no graph. None given stands for any method of kind "block" that reads a gradient.
             embedding: Whether the embedding (B,D) is kept, too.
             refine: How maps will be refined. The blocks that this needs and that are not among the last n are kept
                 without a graph.
         """
         batch = self.to_model(batch)
         found = self.model_blocks(batch)
-        graph = method is None or method.needs_gradient
+        reads_blocks = [method for method in methods if method.kind != "attention"]
+        graph = not methods or any(method.needs_gradient for method in methods)
+        method = reads_blocks[0] if reads_blocks else None
         if method is not None and method.kind == "input":
             if refine is not None:
                 raise GamlensError(
@@ -171,13 +175,18 @@ class HookedModel:
             record = self._run(batch, found, (PIXELS,), method, embedding, graph)
             record.method = method
         else:
-            points = last_layers(found.points, n)
+            points = last_layers(found.points, n) if reads_blocks or not methods else ()
+            layers = tuple(method for method in methods if method.kind == "attention")
             lattices = self._lattices_at(batch, found, points)  # before a graph takes memory
             earlier = [point for point in refine.choose(found.points) if point not in points] if refine else []
-            record = self._run(batch, found, points, None, embedding, graph, tuple(reversed(earlier)))
+            kept = tuple(reversed(earlier))
+            if layers:
+                record = self._run_attention(batch, found, points, n, layers, embedding, kept)
+            else:
+                record = self._run(batch, found, points, None, embedding, graph, kept)
             record.lattices, record.network_blocks = lattices, tuple(map(attrgetter("name"), found.points))
-        if record.blocks:
-            check = finite({**record.earlier_activations, **record.activations}, partial(_say_not_finite, self.name))
+        if kept_tensors := {**record.earlier_activations, **record.activations, **_attention_of(record)}:
+            check = finite(kept_tensors, partial(_say_not_finite, self.name))
             record.checks = record.checks.with_check(check, batch.device)
         return record
 
@@ -185,6 +194,50 @@ class HookedModel:
         """One forward of `batch` (B,C,H,W) that keeps no block, and so no graph."""
         batch = self.to_model(batch)
         return self._run(batch, self.model_blocks(batch), (), None, embedding, graph=False)
+
+    def _run_attention(
+        self,
+        batch: Tensor,
+        found: ModelBlocks,
+        points: Sequence[LayerPoint],
+        n: int | str | None,
+        methods: Sequence[Method],
+        embedding: bool,
+        earlier: tuple[LayerPoint, ...],
+    ) -> ForwardRecord:
+        """Run a forward that keeps attention layers for `methods`, and blocks where `points` names some.
+
+        A graph begins at the attention of the first layer; at the tokens of the last one if only "pooled" is needed.
+        """
+        if not found.layers:
+            raise GamlensError(
+                f"{methods[0].title} reads the attention of a transformer, and that of {self.name} cannot be read: "
+                f"{found.no_attention or 'it has no transformer layers of one resolution'}. Use a method that reads "
+                "blocks, such as method='gam'."
+            )
+        needs = frozenset(chain.from_iterable(method.reads for method in methods))
+        wanted = [point.module for point in last_layers(found.layers, None if n == AUTO else n)]
+        grid = self._grids_at(batch, found)[found.layers[-1].name]
+        tap = AttentionTap(self.inner, wanted, graph=ATTENTION if needs - {ATTENTION, "pooled"} else "tokens")
+        record = self._run(batch, found, points, None, embedding, True, earlier, tap)
+        record.attention = AttentionRecord({layer_name(name): tap.layers[name] for name in wanted}, grid, needs)
+        if "own_gradient" in needs:
+            self._run_own(batch, found, embedding, record.attention, tap)
+        return record
+
+    def _run_own(
+        self, batch: Tensor, found: ModelBlocks, embedding: bool, attention: AttentionRecord, tap: AttentionTap
+    ) -> None:
+        """Apply the network's last norm, pooling and head to the tokens of every layer, for the scores of LeGrad."""
+        if not found.own_tokens:
+            raise GamlensError(
+                f"The head of {self.name} cannot be applied to the tokens of every layer, which LeGrad needs: use "
+                "attention_gam or chefer."
+            )
+        tokens = [layer.kept_tokens().detach() for layer in attention.layers.values()]
+        attention.own = torch.cat(tokens).requires_grad_(True)
+        during = SkippedLayers(self.inner, [point.module for point in found.layers], attention.own, tap.tuples)
+        attention.own_record = self._run(batch, found, (), None, embedding, True, during=during)
 
     def _run(
         self,
@@ -195,6 +248,8 @@ class HookedModel:
         embedding: bool,
         graph: bool,
         earlier: tuple[LayerPoint, ...] = (),
+        attention: AttentionTap | None = None,
+        during: SkippedLayers | None = None,
     ) -> ForwardRecord:
         """Run the forward itself, compiled or plain.
 
@@ -206,6 +261,8 @@ class HookedModel:
             embedding: Whether the embedding is kept, too.
             graph: Whether autograd records what follows the first of `points`.
             earlier: Which blocks before `points` are kept, too, outside of the graph.
+            attention: Keeps attention layers. A forward with it, or with `during`, is never compiled.
+            during: Replaces transformer layers for the forward, whose output then has more rows than the batch.
         """
         batch = batch.clone() if found.writes_input else batch
         # `whole`: the embedding is what the model returns. No hook reads it; `_embedding` takes it from the output.
@@ -214,16 +271,17 @@ class HookedModel:
         read = None if whole else place
         grids = self._grids_at(batch, found)
         record = None
-        if self.compile and method is None:
+        if self.compile and method is None and attention is None and during is None:
             record = self._run_compiled(batch, points, read, grids, graph, earlier)
         if record is None:
-            during = method.during() if method is not None else None
+            context = method.during() if method is not None else during
             record = run_forward(
-                self.guard, batch, points, embedding=read, precision=self.dtype, during=during, grids=grids,
-                graph=graph, earlier=earlier,
+                self.guard, batch, points, embedding=read, precision=self.dtype, during=context, grids=grids,
+                graph=graph, earlier=earlier, attention=attention,
             )  # fmt: skip
         if place is not None:
-            record.embedding = self._embedding(record, whole, batch.shape[0])
+            rows = batch.shape[0] if during is None else len(during.tokens)
+            record.embedding = self._embedding(record, whole, rows)
         return record
 
     def _embedding(self, record: ForwardRecord, whole: bool, count: int) -> Tensor:
@@ -246,12 +304,13 @@ class HookedModel:
         """What a callable score is given: the model's output, or the part of it that `output=` picks."""
         return record.output if self.output is None else pick(record.output, self.output)
 
-    def class_scores(self, record: ForwardRecord, count: int) -> Tensor:
-        """The class scores (B,K) in the model's output for B = `count` images; an error if they have another shape."""
+    def class_scores(self, record: ForwardRecord, count: int | None = None) -> Tensor:
+        """The class scores (B,K) in the model's output; an error if they have another shape, or other than `count` rows.
+        """
         output: Tensor = record.output
         if self.output is not None or not isinstance(output, Tensor):
             output = pick(output, self.output)
-        if output.ndim != 2 or output.shape[0] != count or not output.is_floating_point():
+        if output.ndim != 2 or output.shape[0] != (count or output.shape[0]) or not output.is_floating_point():
             raise GamlensError(
                 f"The output has the shape {tuple(output.shape)}; class scores are ({count}, classes). Pick them with "
                 "output=, or give score= a callable on the output that returns one number per image."
@@ -300,7 +359,8 @@ class HookedModel:
         if not found.grids or size == found.size:
             return found.grids
         if size not in self._grids:
-            self._grids[size] = token_grids(self.inner, batch[:1].detach(), found.points)
+            points = dict.fromkeys((*found.points, *found.layers))
+            self._grids[size] = token_grids(self.inner, batch[:1].detach(), tuple(points))
         return self._grids[size]
 
     # Blocks of which only some rows and columns are read
@@ -338,6 +398,14 @@ class HookedModel:
         """The number of weights and how often they were changed in place, by which a change is noticed."""
         versions = [weight._version for weight in self.model.parameters() if not weight.is_inference()]
         return len(versions), sum(versions)
+
+
+def _attention_of(record: ForwardRecord) -> dict[str, Tensor]:
+    """What the last kept transformer layer returned, by name: a value that is not finite in an earlier one reaches it."""
+    if record.attention is None:
+        return {}
+    name, layer = list(record.attention.layers.items())[-1]
+    return {name: layer.kept_tokens().detach()}
 
 
 def _say_not_finite(model: str, block: str) -> str:

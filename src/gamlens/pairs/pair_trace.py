@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from gamlens import fuse, scores
-from gamlens.capture import backward
-from gamlens.capture.forward import ForwardRecord
+from gamlens.capture import attention_backward, backward
+from gamlens.capture.attention_backward import AttentionTrace, LayerTensors
+from gamlens.capture.forward import AUTO, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import Check, Checks, finite_score
 from gamlens.errors import GamlensError
@@ -74,7 +75,7 @@ class PairTrace:
     @property
     def blocks(self) -> tuple[str, ...]:
         """The captured blocks, in the order they ran."""
-        return tuple(self.records[0].blocks)
+        return tuple(self.records[0].blocks)  # () if only attention layers were captured
 
     def __len__(self) -> int:
         return len(self.embeddings[0])
@@ -84,8 +85,8 @@ class PairTrace:
 
     def explain(
         self,
-        method: str = "gam",
-        n: int = 2,
+        method: str = AUTO,
+        n: int | str = AUTO,
         fuse: fuse.Fusion = "mean",
         *,
         score: str | scores.PairScoreFunction = "cosine",
@@ -97,8 +98,8 @@ class PairTrace:
         A backward is run the first time that a score is used with a method that needs a gradient.
 
         Args:
-            method: A name of METHODS.
-            n: How many of the captured blocks the maps are made of, counted from the last.
+            method: A name of METHODS; "auto" is that of the network, as `Trace.default_method` says.
+            n: How many of the captured blocks, or attention layers, the maps are made of, counted from the last.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: A name of PAIR_SCORES, or a callable from two sets of embeddings (P,D) to numbers (P,).
             lattice, refine: As `Trace.explain` takes them. Each map is refined by its own image's activations.
@@ -108,13 +109,15 @@ class PairTrace:
         """
         if lattice != "read":
             check_reading(lattice)
+        if method == AUTO:
+            method = self.sides(score)[0].default_method
         entry = METHODS[method]
         x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
             left = x.explain(method, n, fuse, lattice=lattice, refine=refine)
             right = y.explain(method, n, fuse, lattice=lattice, refine=refine)
         else:
-            raw = entry.of_pair(x.activations[self.blocks[-1]], y.activations[self.blocks[-1]])
+            raw = entry.of_pair(x.activations[self._last_block()], y.activations[self._last_block()])
             left, right = (
                 side.explain_raw(method, maps, refine=refine) for side, maps in zip((x, y), raw, strict=True)
             )
@@ -157,19 +160,42 @@ class PairTrace:
         if entry.undefined is not None:
             waiting = waiting.with_check(entry.defined(x, y), x.device)
         waiting = waiting.with_check(finite_score(value, len(self)), value.device)
+        attention: list[LayerTensors] = [{} for _ in self.records]
+        if graph and self.records[0].attention is not None:
+            attention = attention_backward.gradients_of(value, self.records, partial(self._own_scores, entry.fn))
         found = backward.gradients(value, self.records, keep_graph=keep) if graph else [{} for _ in self.records]
         if entry.saturated is not None and graph:
             empty = entry.saturated(value.detach(), x.detach(), y.detach())
             found = [{name: scores.without_saturated(g, empty) for name, g in part.items()} for part in found]
+            attention = [
+                {name: {what: scores.without_saturated(g, empty) for what, g in own.items()} for name, own in part.items()}
+                for part in attention
+            ]
             saturated = Check(empty.any, partial(entry.saturated_message, empty), fatal=False)
             waiting = waiting.with_check(saturated, value.device)
         value = value.detach()
-        return self._side(0, found, value, score, waiting), self._side(1, found, value, score, waiting)
+        rest = (found, attention, value, score, waiting)
+        return self._side(0, *rest), self._side(1, *rest)
+
+    def _own_scores(self, rule: scores.PairScoreFunction, number: int) -> Tensor:
+        """The scores of every attention layer's own tokens of a record, each with the other image as it is: (L*B,)."""
+        record = self.records[number].attention
+        assert record is not None
+        own, layers, pairs = at_least_float32(record.own_record.required_embedding()), len(record.layers), len(self)
+        others = [at_least_float32(e.detach()) for e in self.embeddings]
+        if len(self.records) == 2:
+            other = others[1 - number].repeat(layers, 1)
+            return rule(own, other) if number == 0 else rule(other, own)
+        whole = own.unflatten(0, (layers, 2 * pairs))
+        x = rule(whole[:, :pairs].flatten(0, 1), others[1].repeat(layers, 1)).view(layers, pairs)
+        y = rule(others[0].repeat(layers, 1), whole[:, pairs:].flatten(0, 1)).view(layers, pairs)
+        return torch.cat([x, y], dim=1).flatten()
 
     def _side(
         self,
         side: int,
         gradients: list[dict[str, Tensor]],
+        attention: list[LayerTensors],
         value: Tensor,
         score: str | scores.PairScoreFunction,
         waiting: Checks,
@@ -177,6 +203,8 @@ class PairTrace:
         """The Trace of x (0) or of y (1). Both share the checks, so that what is wrong with a pair is said once."""
         number, rows = self._place(side)
         record = self.records[number]
+        # Without gradients the trace serves methods that need none, and no method of kind "attention" does.
+        kept = AttentionTrace.of_record(record.attention, attention[number]) if attention[number] else None
         return Trace(
             activations=self._activations(side),
             gradients={block: gradient[rows] for block, gradient in gradients[number].items()},
@@ -190,7 +218,16 @@ class PairTrace:
             earlier={block: h[rows] for block, h in record.earlier_activations.items()},
             network_blocks=record.network_blocks,
             method=record.method,
+            attention=None if kept is None else kept.sliced(rows),
         )
+
+    def _last_block(self) -> str:
+        if not self.blocks:
+            raise GamlensError(
+                "This trace captured attention layers alone, no block: trace the pair again without method=, or with "
+                "one that reads blocks."
+            )
+        return self.blocks[-1]
 
     def _place(self, side: int) -> tuple[int, slice]:
         """Which record holds x (0) or y (1), and which rows of it."""
@@ -226,7 +263,7 @@ class PairTrace:
             raise GamlensError(f"There is no pair {pair}: there are {len(self)}, numbered 0 to {len(self) - 1}.")
         entry, order = scores.find_pair_score(score), (0, 1) if side == "x" else (1, 0)
         with torch.no_grad(), without_autocast(self.embeddings[0]):
-            h = [at_least_float32(self._activations(number)[self.blocks[-1]][pair]) for number in order]
+            h = [at_least_float32(self._activations(number)[self._last_block()][pair]) for number in order]
             e = [at_least_float32(self.embeddings[number][pair].detach()) for number in order]
             for number, own in zip(order, e, strict=True):
                 entry.require_defined(own[None], "xy"[number], (pair,))

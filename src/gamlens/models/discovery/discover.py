@@ -54,12 +54,15 @@ class NetworkLayout:
         embedding: The name of the layer that gives the embedding.
         width: How many numbers the embedding of an image has.
         pooling: How one vector is made of the last block, in words: "mean", "class token".
+        layers: The transformer layers, where all tokens have one resolution: the path of each module, and where the
+            tokens that it returns lie.
     """
 
     stages: tuple[Stage, ...]
     embedding: str
     width: int
     pooling: str = "unknown"
+    layers: tuple[tuple[str, TokenGrid], ...] = ()
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -159,7 +162,9 @@ def discover(model: nn.Module, batch: Tensor, pick_scores: Callable[[Any], Any])
             "Lens(model, blocks=['...'])."
         )
     embedding, width = embedding_of(recorder, gates)
-    return NetworkLayout(tuple(stages), str(embedding), width, pooling)
+    placed = [node for node in spatial if node.grid]
+    flat = len({recorder.octave(node) for node in placed}) == 1
+    return NetworkLayout(tuple(stages), str(embedding), width, pooling, tokens.layers(placed) if flat else ())
 
 
 def locate(model: nn.Module, batch: Tensor, points: Sequence[LayerPoint]) -> dict[LayerPoint, TokenGrid | None]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gamlens.capture.guard import forward_error, model_guard
 from gamlens.capture.layer_points import OUTPUT, LayerPoint, TokenGrid, tensors
 from gamlens.errors import GamlensError, near
+from gamlens.models.discovery.attention_layers import find_attention
 from gamlens.models.discovery.discover import NetworkLayout, discover, locate
 from gamlens.models.network import Output, pick
 
@@ -24,6 +25,9 @@ class ModelBlocks:
         writes_input: Whether the model changes its input in place.
         grids: By name of a block of tokens, where the tokens lie at the input size `size`.
         size: Height and width of the input of the recorded forward.
+        layers: The transformer layers whose attention can be read, in the order in which they run.
+        no_attention: Why there are none, in words, if the network has transformer layers; otherwise "".
+        own_tokens: Whether the rest of the network can be applied to the tokens of every layer.
     """
 
     points: tuple[LayerPoint, ...]
@@ -31,6 +35,9 @@ class ModelBlocks:
     writes_input: bool
     grids: Mapping[str, TokenGrid]
     size: tuple[int, int]
+    layers: tuple[LayerPoint, ...] = ()
+    no_attention: str = ""
+    own_tokens: bool = False
 
 
 def points_named(model: nn.Module, names: Sequence[str] | None) -> tuple[LayerPoint, ...] | None:
@@ -78,8 +85,14 @@ def find_blocks(
             grids = locate(model, copy.clone(), asked)
         elif layout is not None:
             grids = {LayerPoint.parse(stage.name): stage.grid for stage in layout.stages if stage.chosen}
-        size = (int(image.shape[-2]), int(image.shape[-1]))
-        return ModelBlocks(tuple(grids), layout, copy._version != version, _of_tokens(grids), size)
+        size, named = (int(image.shape[-2]), int(image.shape[-1])), _of_tokens(grids)
+        writes = copy._version != version
+        found = find_attention(model, image.detach().clone(), layout.layers, pick_scores) if layout is not None else None
+        if found is None:
+            return ModelBlocks(tuple(grids), layout, writes, named, size)
+        points = tuple(LayerPoint(name, tokens=True) for name in found.modules)
+        named |= {point.name: found.grid for point in points if found.grid is not None}
+        return ModelBlocks(tuple(grids), layout, writes, named, size, points, found.reason, found.own_tokens)
 
 
 def token_grids(model: nn.Module, image: Tensor, points: Sequence[LayerPoint]) -> dict[str, TokenGrid]:

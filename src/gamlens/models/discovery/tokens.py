@@ -10,7 +10,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from gamlens.capture.layer_points import LayerPoint
+from gamlens.capture.layer_points import LayerPoint, TokenGrid
 from gamlens.models.discovery.recorder import Node, Recorder
 
 Pick = tuple[Node, LayerPoint]
@@ -71,6 +71,33 @@ def _matters(node: Node, gradient: Tensor) -> bool:
     return bool((node.grid.image(gradient) if node.grid is not None else gradient).any())
 
 
+def layers(group: list[Node]) -> tuple[tuple[str, TokenGrid], ...]:
+    """The transformer layers of a network: the repeated modules that return tokens, with where these tokens lie.
+
+    Only the last ones are taken whose tokens are as many as those of the last layer, and lie at the same places: what
+    one of them adds to its tokens reaches the last one along the residual connection.
+
+    Args:
+        group: The gates of one resolution, in the order in which they ran.
+    """
+    own, best = _repeated(group)
+    found: list[tuple[str, TokenGrid]] = []
+    for node in (node for node in group if best and best in own[node]):
+        name = next(name for name in node.names if _pattern(name) == best)
+        if node.grid is not None and (not found or found[-1][1] == node.grid):
+            found.append((name, node.grid))
+        else:
+            found = [(name, node.grid)] if node.grid is not None else []
+    return tuple(found)
+
+
+def _repeated(group: list[Node]) -> tuple[dict[Node, set[str]], str]:
+    """The patterns of the modules that return each gate, and the pattern that occurs most often; "" without one."""
+    own = {node: {_pattern(name) for name in node.names if _pattern(name) != name} for node in group}
+    patterns = Counter(chain.from_iterable(own.values()))
+    return own, max(patterns, key=lambda pattern: (patterns[pattern], -pattern.count(".")), default="")
+
+
 def per_block(recorder: Recorder, group: list[Node], *, norms: bool) -> list[Pick]:
     """One point for each transformer block among gates of one resolution: its output, or the norm that reads it.
 
@@ -81,9 +108,7 @@ def per_block(recorder: Recorder, group: list[Node], *, norms: bool) -> list[Pic
         group: The gates.
         norms: Whether to take the norm. docs/transformers.md measures which is better for which kind of pooling.
     """
-    own = {node: {_pattern(name) for name in node.names if _pattern(name) != name} for node in group}
-    patterns = Counter(chain.from_iterable(own.values()))
-    best = max(patterns, key=lambda pattern: (patterns[pattern], -pattern.count(".")), default="")
+    own, best = _repeated(group)
     if not best:
         return [(node, point) for node in group if (point := recorder.point(node)) is not None][-1:]
     found: list[Pick] = []
