@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gamlens import methods, models, retrieval, scores, targets
 from gamlens._version import __version__
 from gamlens.capture.attention import layer_name
-from gamlens.capture.forward import AUTO, ForwardRecord
+from gamlens.capture.forward import BY_NETWORK, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.layer_points import OUTPUT
 from gamlens.errors import GamlensError, warn
@@ -181,7 +181,7 @@ class Lens:
         If blocks were named (`blocks=`), it is "gam", which reads them. A GamlensWarning says if a network has
         transformer layers, but their attention cannot be read: maps of its tokens are to be trusted less.
         """
-        found = self._hooked.model_blocks()
+        found = self._hooked.known_blocks or self._hooked.model_blocks()
         if self._hooked.named_blocks is not None:
             return methods.BLOCK_DEFAULT
         if found.no_attention:
@@ -192,8 +192,13 @@ class Lens:
         return methods.ATTENTION_DEFAULT if found.layers else methods.BLOCK_DEFAULT
 
     @property
+    def no_attention(self) -> str:
+        """Why the attention of the network's transformer layers cannot be read; "" if it can, or if it has none."""
+        return self._hooked.model_blocks().no_attention
+
+    @property
     def attention_layers(self) -> tuple[str, ...]:
-        """The names of the transformer layers whose attention can be read, in the order they run; () if there is none."""
+        """The names of the transformer layers whose attention can be read, in the order they run; () without any."""
         return tuple(layer_name(point.module) for point in self._hooked.model_blocks().layers)
 
     @property
@@ -244,8 +249,8 @@ class Lens:
         images: Any,
         target: Any = None,
         *,
-        method: str = AUTO,
-        n: int | str = AUTO,
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
         fuse: Fusion = "mean",
         score: str | scores.OutputScore = "logit",
         temperature: float = 1.0,
@@ -320,8 +325,8 @@ class Lens:
         images: Any,
         target: Any = None,
         *,
-        n: int | str | None = AUTO,
-        method: MethodNames = AUTO,
+        n: int | str | None = BY_NETWORK,
+        method: MethodNames = BY_NETWORK,
         score: str | scores.OutputScore = "logit",
         temperature: float = 1.0,
         views: ViewList = (),
@@ -389,7 +394,7 @@ class Lens:
 
         The caller holds the model (`ModelGuard.hold`), because the backward runs in here.
         """
-        own = _own_record(record)
+        own = record.attention.own_record if record.attention is not None else None
         if isinstance(score, str):
             rule = scores.find_class_score(score, multi_label=self.multi_label, temperature=temperature)
             with torch.set_grad_enabled(record.has_graph):
@@ -412,8 +417,8 @@ class Lens:
         images: Iterable[Any],
         target: Any = None,
         *,
-        method: str = AUTO,
-        n: int | str = AUTO,
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
         fuse: Fusion = "mean",
         score: str = "logit",
         temperature: float = 1.0,
@@ -479,8 +484,8 @@ class Lens:
         y: Any,
         *,
         score: str | scores.PairScoreFunction = "cosine",
-        method: str = AUTO,
-        n: int | str = AUTO,
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
         fuse: Fusion = "mean",
         views: ViewList = (),
         lattice: str = "read",
@@ -518,8 +523,8 @@ class Lens:
         x: Any,
         y: Any,
         *,
-        n: int | str | None = AUTO,
-        method: MethodNames = AUTO,
+        n: int | str | None = BY_NETWORK,
+        method: MethodNames = BY_NETWORK,
         views: ViewList = (),
         refine: Refine = False,
     ) -> PairTrace:
@@ -583,8 +588,8 @@ class Lens:
         images: Any,
         captions: str | Sequence[str],
         *,
-        method: str = AUTO,
-        n: int | str = AUTO,
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
         fuse: Fusion = "mean",
         views: ViewList = (),
         lattice: str = "read",
@@ -619,8 +624,8 @@ class Lens:
         images: Any,
         captions: str | Sequence[str],
         *,
-        n: int | str | None = AUTO,
-        method: MethodNames = AUTO,
+        n: int | str | None = BY_NETWORK,
+        method: MethodNames = BY_NETWORK,
         views: ViewList = (),
         refine: Refine = False,
         embeddings: Any = None,
@@ -635,7 +640,8 @@ class Lens:
         wanted = self._read_by(method, inputs)
         for batch, mirrored in zip(inputs.batches, inputs.mirrored, strict=True):
             record = self._hooked.forward(batch, n, methods=wanted, embedding=True, refine=Refinement.parse(refine))
-            found, own = record.required_embedding(), _own_record(record)
+            found = record.required_embedding()
+            own = record.attention.own_record if record.attention is not None else None
             with without_autocast(found), outside_inference_mode(), torch.set_grad_enabled(record.has_graph):
                 values = text_embedding.cosines(at_least_float32(found), texts, self.embedding)
                 own_values = None
@@ -643,9 +649,7 @@ class Lens:
                     own_values = text_embedding.cosines(
                         at_least_float32(own.required_embedding()), texts, self.embedding
                     )
-            trace = Trace.from_record(
-                record, values, target, provenance, output=values.detach(), own_values=own_values
-            )
+            trace = Trace.from_record(record, values, target, provenance, output=values.detach(), own_values=own_values)
             traces.append((trace, mirrored))
         (plain, _), *others = traces
         return plain.with_views(others)
@@ -790,9 +794,9 @@ class Lens:
 
     def _chosen(self, method: str, images: Any) -> str:
         """The method that "auto" stands for, which is found by the first of `images` where blocks are not known yet."""
-        if method != AUTO:
+        if method != BY_NETWORK:
             return method
-        if not self.knows_blocks:
+        if self._hooked.known_blocks is None:
             self._hooked.model_blocks(self._hooked.to_model(self.prepare(images).batches[0]))
         return self.default_method
 
@@ -803,9 +807,9 @@ class Lens:
             method: The name of a method, several names, or "auto".
             inputs: The images, by which the blocks are found where they are not known yet.
         """
-        if method != AUTO:
-            return tuple(METHODS[name] for name in ([method] if isinstance(method, str) else method))
-        default = self._chosen(AUTO, inputs)
+        if method != BY_NETWORK:
+            return (METHODS[method],) if isinstance(method, str) else tuple(METHODS[name] for name in method)
+        default = self._chosen(BY_NETWORK, inputs)
         several = (methods.BLOCK_DEFAULT, *(methods.names("attention") if default != methods.BLOCK_DEFAULT else ()))
         found = [METHODS[name] for name in several]
         if not self._hooked.model_blocks().own_tokens:  # what only some networks have is left out
@@ -829,12 +833,6 @@ class Lens:
             multi_label=self.multi_label,
             about=about,
         )
-
-
-def _own_record(record: ForwardRecord) -> ForwardRecord | None:
-    """What the head made of every attention layer's own tokens, where a method needs it."""
-    own: ForwardRecord | None = record.attention.own_record if record.attention is not None else None
-    return own
 
 
 def _transform(choice: Any, network: Network) -> Transform | ExternalTransform:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,12 +135,18 @@ def attention_gradients(
         vectors = torch.zeros(max(wanted.turns) + 1, *values.shape, dtype=values.dtype, device=values.device)
         vectors[(*place, wanted.classes)] = 1
         for vector in vectors:
-            own = None if own_values is None else own_values * vector.repeat(len(own_values) // len(vector), 1)
+            own = None
+            if own_values is not None:
+                own = (own_values * vector.repeat(len(own_values) // len(vector), 1)).sum(dim=1)
             score = (values * vector).sum(dim=1)
-            turns += attention_backward.gradients_of(score, [record], None if own is None else lambda _, own=own: own)
+            turns += attention_backward.gradients_of(score, [record], partial(_same_for_every_record, own))
     if wanted.images == tuple(range(len(values))):
         return turns[0]
     return attention_backward.stacked_rows(turns, place)
+
+
+def _same_for_every_record(own: Tensor | None, number: int) -> Tensor | None:
+    return own
 
 
 def target_gradients(

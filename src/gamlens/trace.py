@@ -16,7 +16,7 @@ from torch import Tensor
 from gamlens import fuse, methods, scores, targets
 from gamlens.capture import attention_backward, backward
 from gamlens.capture.attention_backward import AttentionTrace
-from gamlens.capture.forward import AUTO, ForwardRecord, last_layers
+from gamlens.capture.forward import BY_NETWORK, ForwardRecord, last_layers
 from gamlens.capture.layer_points import PIXELS
 from gamlens.capture.nonblocking import Check, Checks, finite_score, indices_on, to_host
 from gamlens.errors import GamlensError
@@ -197,7 +197,10 @@ class Trace:
             keep_graph: Whether other classes may be asked for later.
         """
         wanted = targets.resolve(target, output, provenance.labels, provenance.aliases)
-        attention = targets.attention_gradients(values, wanted, record, own_values)
+        attention = None
+        if record.attention is not None:
+            found = targets.attention_gradients(values, wanted, record, own_values)
+            attention = AttentionTrace.of_record(record.attention, found)
         chosen, gradients = targets.target_gradients(values, wanted, record, keep_graph=keep_graph)
         keep_graph = keep_graph and record.has_graph
         return cls(
@@ -214,7 +217,7 @@ class Trace:
             earlier=record.earlier_activations,
             network_blocks=record.network_blocks,
             method=record.method,
-            attention=AttentionTrace.of_record(record.attention, attention),
+            attention=attention,
             record=record if keep_graph else None,
             values=values if keep_graph else None,
             own_values=own_values if keep_graph else None,
@@ -229,7 +232,10 @@ class Trace:
         `own_value` is the score of the own tokens of every attention layer, (L*B,), where LeGrad was asked for.
         """
         check = finite_score(value, count)
-        (attention,) = attention_backward.gradients_of(value, [record], lambda _: _required_own(own_value))
+        attention = None
+        if record.attention is not None:
+            (found,) = attention_backward.gradients_of(value, [record], lambda _: own_value)
+            attention = AttentionTrace.of_record(record.attention, found)
         (gradients,) = backward.gradients(value, [record], keep_graph=False)
         return cls(
             activations=record.activations,
@@ -244,7 +250,7 @@ class Trace:
             earlier=record.earlier_activations,
             network_blocks=record.network_blocks,
             method=record.method,
-            attention=AttentionTrace.of_record(record.attention, attention),
+            attention=attention,
         )
 
     def __repr__(self) -> str:
@@ -254,7 +260,7 @@ class Trace:
     @property
     def images(self) -> int:
         """The number of images, B."""
-        return len(self.provenance.pictures)
+        return len(next(iter({**self.earlier, **self.activations}.values()), self.provenance.pictures))
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -265,7 +271,9 @@ class Trace:
     def default_method(self) -> str:
         """The method that `explain` takes by default: that of the network, or one that this trace was made for."""
         if self.attention is None or not self.attention.has(METHODS[methods.ATTENTION_DEFAULT].reads):
-            own = [name for name in methods_of("attention") if self.attention and self.attention.has(METHODS[name].reads)]
+            own = [
+                name for name in methods_of("attention") if self.attention and self.attention.has(METHODS[name].reads)
+            ]
             return methods.BLOCK_DEFAULT if self.activations or not own else own[0]
         return methods.ATTENTION_DEFAULT
 
@@ -288,8 +296,8 @@ class Trace:
 
     def explain(
         self,
-        method: str = AUTO,
-        n: int | str = AUTO,
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
         fuse: fuse.Fusion = "mean",
         *,
         lattice: str = "read",
@@ -314,13 +322,13 @@ class Trace:
         """
         if lattice != "read":
             check_reading(lattice)
-        method = self.default_method if method == AUTO else method
+        method = self.default_method if method == BY_NETWORK else method
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
         if entry.kind == "attention":
-            names = last_layers(self._attention(method).layers, None if n == AUTO else n, beyond=LARGER_N)
+            names = last_layers(self._attention(method).layers, None if n == BY_NETWORK else n, beyond=LARGER_N)
         else:
-            names = last_layers(self._captured_blocks(method), n, beyond=LARGER_N)
+            names = last_layers(tuple(self.activations) or self._no_blocks(method), n, beyond=LARGER_N)
         chosen = Refinement.parse(refine)
         with torch.no_grad(), without_autocast(self.scores):
             if entry.kind == "attention":
@@ -339,14 +347,12 @@ class Trace:
         """The attention layers for a method of kind "attention"; an error if what it reads was not captured."""
         if self.attention is None or not self.attention.has(METHODS[method].reads):
             raise GamlensError(
-                f"Method {method!r} reads the attention of a transformer, which this trace did not capture for it: trace "
-                f"the images again with method={method!r}, or without method= for all methods."
+                f"Method {method!r} reads the attention of a transformer, which this trace did not capture for it: "
+                f"trace the images again with method={method!r}, or without method= for all methods."
             )
         return self.attention
 
-    def _captured_blocks(self, method: str) -> tuple[str, ...]:
-        if self.activations or self.attention is None:
-            return tuple(self.activations)
+    def _no_blocks(self, method: str) -> tuple[str, ...]:
         raise GamlensError(
             f"Method {method!r} reads blocks, and this trace captured attention layers alone: trace the images again "
             f"with method={method!r}, or without method= for all methods."
@@ -707,12 +713,6 @@ class Trace:
 def _spans(flat: Tensor) -> Tensor:
     """Averages have no span of their own: 0 stands for a good map, infinity for a flat one (see BlockMaps)."""
     return torch.zeros_like(flat, dtype=torch.float32).masked_fill(flat, math.inf)
-
-
-def _required_own(value: Tensor | None) -> Tensor:
-    if value is None:
-        raise GamlensError("LeGrad needs the score of every layer's own tokens: trace with method='legrad'.")
-    return value
 
 
 def _say_flat(method: str, names: Sequence[str], spans: Tensor) -> str:

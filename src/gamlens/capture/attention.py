@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from gamlens.capture.layer_points import TokenGrid
 from gamlens.errors import GamlensError
 
-ATTENTION = "attention"
+AT_ATTENTION, AT_TOKENS = "attention", "tokens"  # where a graph begins
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 PRODUCT = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
 PRODUCTS_KEPT = 2  # q k^T is one of the last products before the softmax; relative positions may follow it
@@ -76,10 +76,14 @@ class AttentionRecord:
     own: Tensor | None = None
     own_record: Any = None
 
+    def without_layers(self) -> AttentionRecord:
+        """A record that says what was kept, and holds none of it any more."""
+        return AttentionRecord({}, self.grid, self.needs)
+
 
 def layer_name(module: str) -> str:
     """The name of a layer's attention in results and files: `blocks.11:attention`."""
-    return f"{module}:{ATTENTION}"
+    return f"{module}:attention"
 
 
 class AttentionTap(TorchFunctionMode):
@@ -88,11 +92,11 @@ class AttentionTap(TorchFunctionMode):
     Args:
         model: The network.
         modules: The paths of the transformer layers, in the order in which they run. Each computes attention once.
-        graph: Where autograd begins to record: at the attention of the first of `modules` ("attention"), at what the
-            last of them returns ("tokens"), or nowhere ("").
+        graph: Where autograd begins to record: at the attention of the first of `modules` (AT_ATTENTION), at what the
+            last of them returns (AT_TOKENS), or nowhere ("").
     """
 
-    def __init__(self, model: nn.Module, modules: Sequence[str], *, graph: str = ATTENTION) -> None:
+    def __init__(self, model: nn.Module, modules: Sequence[str], *, graph: str = AT_ATTENTION) -> None:
         super().__init__()
         self.model, self.modules, self.graph = model, tuple(modules), graph
         self.thread = threading.get_ident()
@@ -126,14 +130,14 @@ class AttentionTap(TorchFunctionMode):
             self.running, self.products = None, []
             if name not in self.layers:
                 raise GamlensError(
-                    f"The attention of layer {name!r} cannot be read: it calls neither scaled_dot_product_attention nor "
-                    "softmax in this forward. Use a method that reads blocks, such as method='gam'."
+                    f"The attention of layer {name!r} cannot be read: it calls neither scaled_dot_product_attention "
+                    "nor a softmax over tokens in this forward. Use a method that reads blocks, such as method='gam'."
                 )
             tokens = output[0] if isinstance(output, tuple) and output else output
             if not isinstance(tokens, Tensor):
                 return None
             self.tuples |= {name} if tokens is not output else set()
-            begins = self.graph == "tokens" and name == self.modules[-1]
+            begins = self.graph == AT_TOKENS and name == self.modules[-1]
             self.layers[name].tokens = kept = self._leaf(tokens) if begins else tokens
             return None if kept is tokens else (kept, *output[1:]) if name in self.tuples else kept
 
@@ -207,10 +211,10 @@ class AttentionTap(TorchFunctionMode):
         biases = bias.chunk(3) if bias is not None else (None, None, None)
         parts = (F.linear(given[which], weight, own)
                  for which, weight, own in zip(("query", "key", "value"), weights, biases, strict=True))  # fmt: skip
-        query, key, value = (part.unflatten(2, (heads, -1)).permute(1, 2, 0, 3) for part in parts)
+        query, key, value = (part.view(*part.shape[:2], heads, -1).permute(1, 2, 0, 3) for part in parts)
         mask = given.get("attn_mask")
         if mask is not None and mask.ndim == 3:
-            mask = mask.unflatten(0, (-1, heads))
+            mask = mask.view(-1, heads, *mask.shape[1:])
         mask = ~mask if mask is not None and mask.dtype == torch.bool else mask  # True hides here, and shows there
         causal = bool(given.get("is_causal")) and mask is None
         found = self._attend(query, key, value, mask, is_causal=causal)
@@ -247,7 +251,7 @@ class AttentionTap(TorchFunctionMode):
                 f"Layer {name!r} computes attention more than once, so it has no single one: use a method that reads "
                 "blocks, such as method='gam'."
             )
-        attention = self._leaf(attention) if self.graph == ATTENTION else attention
+        attention = self._leaf(attention) if self.graph == AT_ATTENTION else attention
         self.layers[name] = AttentionLayer(attention, query, key, value)
         return attention
 

@@ -1,7 +1,7 @@
 """Gradients of a score with respect to the attention of a transformer's layers.
 
-For the tokens z_l that layer l returns, its attention A_l, and the score s, which is computed from the tokens z_L of the
-last layer:
+For the tokens z_l that layer l returns, its attention A_l, and the score s, which is computed from the tokens z_L that
+the last layer returns:
 
     attention_gradient  ds/dA_l                       through everything that follows layer l
     output_gradient     ds/do_l                       the same for o_l, what the heads of layer l give
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from gamlens.capture.attention import AttentionLayer, AttentionRecord
+from gamlens.capture.backward import PEAK
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.layer_points import TokenGrid
 from gamlens.capture.nonblocking import indices_on
@@ -29,7 +30,6 @@ from gamlens.errors import GamlensError
 
 LayerTensors = dict[str, dict[str, Tensor]]  # {layer: {what: tensor of one row per score}}
 VALUES = ("attention", "query", "key", "value")  # what the forward has computed, one row per image
-PEAK = 2.0**6  # the largest gradient that starts a backward in half precision: neither it nor a 2^-30th of it is lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,9 @@ class AttentionTrace:
     grid: TokenGrid
 
     @classmethod
-    def of_record(cls, record: AttentionRecord | None, gradients: LayerTensors) -> AttentionTrace | None:
-        """The values of a record with the gradients of scores; None where there is no record."""
-        return None if record is None else cls(values_of(record), gradients, record.grid)
+    def of_record(cls, record: AttentionRecord, gradients: LayerTensors) -> AttentionTrace:
+        """The values of a record, with the gradients of scores."""
+        return cls(values_of(record), gradients, record.grid)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def values_of(record: AttentionRecord) -> LayerTensors:
 
 
 def gradients_of(
-    score: Tensor, records: Sequence[ForwardRecord], own_score: Callable[[int], Tensor] | None = None
+    score: Tensor, records: Sequence[ForwardRecord], own_score: Callable[[int], Tensor | None] | None = None
 ) -> list[LayerTensors]:
     """The gradients that the methods read, for every record: one row per image of it.
 
@@ -159,7 +159,7 @@ def _of_record(score: Tensor, record: AttentionRecord, end: Tensor, own: Tensor 
 
 
 def _whole(score: Tensor, wanted: list[Tensor]) -> list[Tensor]:
-    """d sum(score) / d each tensor; the score is scaled if a tensor is float16, so that small gradients are not lost."""
+    """d sum(score) / d tensor, for each of them; scaled where one is float16, so that small values are not lost."""
     factor = 2.0**10 if any(tensor.dtype == torch.float16 for tensor in wanted) else 1.0
     found = torch.autograd.grad((score * factor).sum(), wanted, retain_graph=True)
     return [gradient.detach() if factor == 1 else gradient.detach().float() / factor for gradient in found]

@@ -27,7 +27,7 @@ from gamlens.errors import GamlensError
 from gamlens.lattice import Lattice
 
 T = TypeVar("T")
-AUTO = "auto"  # what an option `method=` or `n=` takes for the network's own default
+BY_NETWORK = "auto"  # what an option `method=` or `n=` takes for the network's own default
 BLOCKS_BY_DEFAULT = 2  # how many blocks a map is made of by default
 
 
@@ -103,6 +103,7 @@ class ForwardRecord:
             grids=self.grids,
             lattices=self.lattices,
             has_graph=False,
+            attention=None if self.attention is None else self.attention.without_layers(),
         )
 
 
@@ -270,7 +271,7 @@ def last_layers(layers: Sequence[T], n: int | str | None, *, beyond: str = "") -
     added to the error: how to get more layers.
     """
     n = len(layers) if n is None else int(n) if isinstance(n, np.integer) else n
-    n = BLOCKS_BY_DEFAULT if n == AUTO else n
+    n = BLOCKS_BY_DEFAULT if n == BY_NETWORK else n
     if n == 2 and len(layers) == 1:
         return tuple(layers)
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= len(layers):

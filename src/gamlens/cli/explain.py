@@ -7,6 +7,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from gamlens import METHODS, Explanation, GamlensError, PairExplanation
+from gamlens.capture.forward import BLOCKS_BY_DEFAULT, BY_NETWORK
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.cli.measured_layout import measure_layout
@@ -39,8 +40,8 @@ def classify(
             help="A class to explain, by name or number; repeat the option for several. By default the top class.",
         ),
     ] = None,
-    method: options.ClassMethodName = "gam",
-    n: options.BlockCount = 2,
+    method: options.ClassMethodName = BY_NETWORK,
+    n: options.BlocksOrLayers = None,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
     lattice: options.LatticeReading = "read",
@@ -71,11 +72,12 @@ def classify(
     results: list[work.FileResult] = []
     find_class_score(score, temperature=temperature)  # an error now, not after the first batch
     check_reading(lattice)
-    how = work.ClassifyOptions(wanted, method, n, fuse, score, temperature, lattice, refined, further)
+    method = lens.default_method if method == BY_NETWORK and lens.knows_blocks else method
+    depth = BY_NETWORK if n is None else n
+    how = work.ClassifyOptions(wanted, method, depth, fuse, score, temperature, lattice, refined, further)
     failed = 0
-    read = "the pixels" if METHODS[method].kind == "input" else f"the last {n} blocks"
     at = "" if temperature == 1 else f" at temperature {temperature:g}"
-    lead = f"{METHODS[method].title}, {read} of `{lens.name}`, {score}{at}.{about_sharpness(refined, further)}"
+    lead = f"{_reading(method, n)} of `{lens.name}`, {score}{at}.{about_sharpness(refined, further)}"
     with ItemProgress("explaining", len(found)) as progress:
         for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)
@@ -91,6 +93,18 @@ def classify(
             say(f"Pictures, maps and JSON are in {out}; open {out / PAGE_FILE}")
     if failed:
         exit_with_failures(f"{failed} of {len(results)} files could not be explained.")
+
+
+def _reading(method: str, n: int | None) -> str:
+    """The method and what it reads, in words: "GAM, the last 2 blocks"."""
+    if method == BY_NETWORK:
+        return "The default method"
+    entry = METHODS[method]
+    if entry.kind == "input":
+        return f"{entry.title}, the pixels"
+    if entry.kind == "attention":
+        return f"{entry.title}, {'all attention layers' if n is None else f'the last {n} attention layers'}"
+    return f"{entry.title}, the last {BLOCKS_BY_DEFAULT if n is None else n} blocks"
 
 
 @command("compare cheetah.jpg lion.jpg --score dot --method gam -n 2")
@@ -110,8 +124,8 @@ def compare(
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
-    method: options.MethodName = "gam",
-    n: options.BlockCount = 2,
+    method: options.MethodName = BY_NETWORK,
+    n: options.BlocksOrLayers = None,
     score: options.PairScoreName = "cosine",
     fuse: options.FusionName = "mean",
     lattice: options.LatticeReading = "read",
@@ -131,12 +145,13 @@ def compare(
     refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])
     further = parse_views(views)
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
+    depth = BY_NETWORK if n is None else n
     result: Explanation | PairExplanation
     place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
     with claimed(place):
         if b is None:
             result = lens.compare_text(
-                a, text or [], method=method, n=n, fuse=fuse, views=further, lattice=lattice, refine=refined
+                a, text or [], method=method, n=depth, fuse=fuse, views=further, lattice=lattice, refine=refined
             )
             score = result.about["score"]
             rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
@@ -144,7 +159,7 @@ def compare(
             found: dict[str, Any] = {"captions": captions}
         else:
             result = lens.compare(
-                a, b, score=score, method=method, n=n, fuse=fuse, views=further, lattice=lattice, refine=refined
+                a, b, score=score, method=method, n=depth, fuse=fuse, views=further, lattice=lattice, refine=refined
             )
             boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
             rows = [(Path(b).name, float(result.scores[0]), boxes)]
@@ -153,6 +168,8 @@ def compare(
     if json_:
         say_json({"x": a, **found, "folder": str(place), "about": dict(result.about)})
         return
+    about = result.about if isinstance(result, Explanation) else result.x.about
+    say(f"{METHODS[about['method']].title}, n = {about['n']}, {lens.name}")
     for other, value, _ in rows:
         say(Text.assemble((f"{score} {value:.4f}", "bold"), f"  {Path(a).name}  ~  {other}"))
     say(f"The maps, one per caption, are in {place}" if b is None else f"Both maps are in {written[-1]}")
@@ -171,7 +188,8 @@ def blocks(
     --blocks. Names do not depend on weights, so the model gets random weights and nothing is downloaded.
     """
     own = weights or (None if ".py:" in model else "random")
-    found, lattices = measure_layout(make_lens(model, own, blocks, AUTO, embedding=embedding))
+    lens = make_lens(model, own, blocks, AUTO, embedding=embedding)
+    found, lattices = measure_layout(lens)
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape
@@ -183,6 +201,11 @@ def blocks(
     say(f"pooling    {found.pooling}")
     if aside := {stage.grid.aside for stage in found.stages if stage.grid is not None}:
         say(f"tokens     {max(aside)} class and register tokens set aside")
+    if layers := lens.attention_layers:
+        say(f"attention  {len(layers)} layers, {layers[0]} to {layers[-1]}")
+    elif lens.no_attention:
+        say(f"attention  cannot be read: {lens.no_attention}")
+    say(f"method     {lens.default_method} by default")
 
     for lattice in dict.fromkeys(lattices.values()):
         names = ", ".join(name for name, own in lattices.items() if own == lattice)

@@ -7,12 +7,13 @@ from typing import Annotated
 from typer import Argument, Option
 
 from gamlens import METHODS, MODELS, GamlensError, Refinement
+from gamlens.capture.forward import BY_NETWORK
 from gamlens.data import DATASETS
 from gamlens.engine import ENGINES
 from gamlens.evaluation.protocol import CHOICES
 from gamlens.fuse import FUSIONS
 from gamlens.lattice import READINGS
-from gamlens.methods import Kind, names
+from gamlens.methods import ATTENTION_DEFAULT, BLOCK_DEFAULT, Kind, names
 from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
 from gamlens.scores import PAIR_SCORES
 
@@ -66,11 +67,28 @@ DeviceName = Annotated[
 ImagePaths = Annotated[
     list[str], Argument(help="Image files, folders of images, or globs in quotes.", show_default=False)
 ]
-MethodName = Annotated[str, Option(help=f"Method: {', '.join(METHODS)}. {LITERAL_HELP}")]
-ClassMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'input'))}. {LITERAL_HELP}")]
-EvaluatedMethodNames = Annotated[str, Option(help=_several("block", pairs=True))]
+AUTO_HELP = (
+    f"{BY_NETWORK} is {ATTENTION_DEFAULT} for a transformer whose attention can be read, and {BLOCK_DEFAULT} otherwise."
+)
+MethodName = Annotated[str, Option(help=f"Method: {BY_NETWORK}, {', '.join(METHODS)}. {AUTO_HELP} {LITERAL_HELP}")]
+ClassMethodName = Annotated[
+    str,
+    Option(help=f"Method: {BY_NETWORK}, {', '.join(names('block', 'attention', 'input'))}. {AUTO_HELP} {LITERAL_HELP}"),
+]
+SearchMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'pair', 'input'))}. {LITERAL_HELP}")]
+EvaluatedMethodNames = Annotated[str, Option(help=_several("block", "attention", pairs=True))]
 ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
-TestedMethodNames = Annotated[str, Option(help=_several("block", "input", pairs=True))]
+TestedMethodNames = Annotated[str, Option(help=_several("block", "attention", "input", pairs=True))]
+BlocksOrLayers = Annotated[
+    int | None,
+    Option(
+        "--n",
+        "-n",
+        help="How many blocks, or attention layers of a transformer, to use, counted from the last; their maps are "
+        "fused into one. By default 2 blocks, or all attention layers.",
+        show_default=False,
+    ),
+]
 BlockCount = Annotated[
     int, Option("--n", "-n", help="How many blocks to use, counted from the last; their maps are fused into one.")
 ]
@@ -208,10 +226,10 @@ def chosen_refinement(
         return None
     blocks = Refinement.blocks if sharp else refine
     found = Refinement(blocks, Refinement.keep if keep is None else keep)
-    if pixels := [name for name in methods if METHODS[name].kind == "input"]:
+    if pixels := [name for name in methods if name != BY_NETWORK and METHODS[name].kind == "input"]:
         raise GamlensError(
             f"{'--sharp' if sharp else f'--refine {refine}'}: {METHODS[pixels[0]].title} reads the pixels, not blocks, "
             f"so its maps cannot be refined. Leave the option out, or choose other methods: "
-            f"{', '.join(names('block'))}."
+            f"{', '.join(names('block', 'attention'))}."
         )
     return found

@@ -36,7 +36,7 @@ def search(
     embedding: options.EmbeddingLayer = None,
     top: Annotated[int, Option(help="How many matches to show per query.", min=1)] = 5,
     score: options.PairScoreName = "cosine",
-    method: options.MethodName = "gam",
+    method: options.SearchMethodName = "gam",
     n: Annotated[
         int,
         Option(

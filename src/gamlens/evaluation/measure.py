@@ -26,7 +26,6 @@ from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
 from gamlens.explanation import Explanation
 from gamlens.fuse import Fusion, at_least_float32
 from gamlens.lens import Lens
-from gamlens.methods import METHODS
 from gamlens.metrics import MetricInput
 from gamlens.trace import Trace
 
@@ -87,7 +86,7 @@ def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = Fals
 def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
     labels = [unit.label for unit in batch.units]
     trace = lens.trace(
-        batch.sides[0], labels, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views,
+        batch.sides[0], labels, n=max(protocol.n), method=protocol.methods, views=protocol.views,
         refine=protocol.refinement, keep_graph=False,
     )  # fmt: skip
     explain = partial(trace.explain, lattice=protocol.lattice, refine=protocol.refinement)
@@ -101,14 +100,9 @@ def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]
     return _rows(batch, 0, "", maps, inputs, protocol)
 
 
-def _traced_for(protocol: Protocol) -> str:
-    """The method that images are traced for: one that needs a gradient if any does, since its trace serves all."""
-    return next((name for name in protocol.methods if METHODS[name].needs_gradient), protocol.methods[0])
-
-
 def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
     pair = lens.trace_pair(
-        *batch.sides, n=max(protocol.n), method=_traced_for(protocol), views=protocol.views, refine=protocol.refinement
+        *batch.sides, n=max(protocol.n), method=protocol.methods, views=protocol.views, refine=protocol.refinement
     )
     traces = pair.sides(protocol.task, keep=False)
     pair.release()

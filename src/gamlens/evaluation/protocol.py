@@ -118,9 +118,9 @@ class Protocol:
                 raise GamlensError(f"{name} cannot be {value!r}: {near(str(value), allowed)}")
         for method in self.methods:
             if methods.find(method).kind == "input":
-                known = ", ".join(methods.names("block"))
+                known = ", ".join(methods.names("block", "attention"))
                 raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods that do, such as {known}.")
-            if methods.find(method).kind != "block" and self.task == "classification":
+            if methods.find(method).kind == "pair" and self.task == "classification":
                 raise GamlensError(f"Method {method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
         if self.pairs_per_class < 1:
             raise GamlensError(f"pairs_per_class={self.pairs_per_class}: give the number of pairs to draw, at least 1.")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gamlens.capture.attention import ATTENTION, AttentionRecord, AttentionTap, SkippedLayers, layer_name
-from gamlens.capture.forward import AUTO, ForwardRecord, last_layers, run_forward
+from gamlens.capture.attention import AT_ATTENTION, AT_TOKENS, AttentionRecord, AttentionTap, SkippedLayers, layer_name
+from gamlens.capture.forward import BY_NETWORK, ForwardRecord, last_layers, run_forward
 from gamlens.capture.guard import ModelGuard, outside_inference_mode, unwrap
 from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layer_points import OUTPUT, PIXELS, LayerPoint, TokenGrid
@@ -164,9 +164,14 @@ class HookedModel:
         """
         batch = self.to_model(batch)
         found = self.model_blocks(batch)
-        reads_blocks = [method for method in methods if method.kind != "attention"]
-        graph = not methods or any(method.needs_gradient for method in methods)
-        method = reads_blocks[0] if reads_blocks else None
+        graph, reads_blocks, layers = not methods, not methods, []
+        method = methods[0] if methods else None
+        for entry in methods:
+            graph = graph or entry.needs_gradient
+            if entry.kind == "attention":
+                layers.append(entry)
+            else:
+                reads_blocks = True
         if method is not None and method.kind == "input":
             if refine is not None:
                 raise GamlensError(
@@ -175,8 +180,7 @@ class HookedModel:
             record = self._run(batch, found, (PIXELS,), method, embedding, graph)
             record.method = method
         else:
-            points = last_layers(found.points, n) if reads_blocks or not methods else ()
-            layers = tuple(method for method in methods if method.kind == "attention")
+            points = last_layers(found.points, n) if reads_blocks else ()
             lattices = self._lattices_at(batch, found, points)  # before a graph takes memory
             earlier = [point for point in refine.choose(found.points) if point not in points] if refine else []
             kept = tuple(reversed(earlier))
@@ -185,7 +189,10 @@ class HookedModel:
             else:
                 record = self._run(batch, found, points, None, embedding, graph, kept)
             record.lattices, record.network_blocks = lattices, tuple(map(attrgetter("name"), found.points))
-        if kept_tensors := {**record.earlier_activations, **record.activations, **_attention_of(record)}:
+        kept_tensors = {**record.earlier_activations, **record.activations}
+        if record.attention is not None:
+            kept_tensors |= _last_tokens(record.attention)
+        if kept_tensors:
             check = finite(kept_tensors, partial(_say_not_finite, self.name))
             record.checks = record.checks.with_check(check, batch.device)
         return record
@@ -216,9 +223,9 @@ class HookedModel:
                 "blocks, such as method='gam'."
             )
         needs = frozenset(chain.from_iterable(method.reads for method in methods))
-        wanted = [point.module for point in last_layers(found.layers, None if n == AUTO else n)]
+        wanted = [point.module for point in last_layers(found.layers, None if n == BY_NETWORK else n)]
         grid = self._grids_at(batch, found)[found.layers[-1].name]
-        tap = AttentionTap(self.inner, wanted, graph=ATTENTION if needs - {ATTENTION, "pooled"} else "tokens")
+        tap = AttentionTap(self.inner, wanted, graph=AT_ATTENTION if needs - {"attention", "pooled"} else AT_TOKENS)
         record = self._run(batch, found, points, None, embedding, True, earlier, tap)
         record.attention = AttentionRecord({layer_name(name): tap.layers[name] for name in wanted}, grid, needs)
         if "own_gradient" in needs:
@@ -305,8 +312,7 @@ class HookedModel:
         return record.output if self.output is None else pick(record.output, self.output)
 
     def class_scores(self, record: ForwardRecord, count: int | None = None) -> Tensor:
-        """The class scores (B,K) in the model's output; an error if they have another shape, or other than `count` rows.
-        """
+        """The class scores (B,K) in the model's output; an error if they have another shape, or not `count` rows."""
         output: Tensor = record.output
         if self.output is not None or not isinstance(output, Tensor):
             output = pick(output, self.output)
@@ -400,11 +406,9 @@ class HookedModel:
         return len(versions), sum(versions)
 
 
-def _attention_of(record: ForwardRecord) -> dict[str, Tensor]:
-    """What the last kept transformer layer returned, by name: a value that is not finite in an earlier one reaches it."""
-    if record.attention is None:
-        return {}
-    name, layer = list(record.attention.layers.items())[-1]
+def _last_tokens(attention: AttentionRecord) -> dict[str, Tensor]:
+    """What the last kept transformer layer returned, by name: values that are not finite in earlier ones reach it."""
+    name, layer = list(attention.layers.items())[-1]
     return {name: layer.kept_tokens().detach()}
 
 

@@ -14,14 +14,14 @@ from torch import Tensor
 from gamlens import fuse, scores
 from gamlens.capture import attention_backward, backward
 from gamlens.capture.attention_backward import AttentionTrace, LayerTensors
-from gamlens.capture.forward import AUTO, ForwardRecord
+from gamlens.capture.forward import BY_NETWORK, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import Check, Checks, finite_score
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, PairExplanation
 from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.lattice import check_reading
-from gamlens.methods import METHODS
+from gamlens.methods import ATTENTION_DEFAULT, BLOCK_DEFAULT, METHODS
 from gamlens.pairs import correspondence
 from gamlens.pairs.correspondence import Matches, PairSide
 from gamlens.refine import Refine
@@ -77,6 +77,13 @@ class PairTrace:
         """The captured blocks, in the order they ran."""
         return tuple(self.records[0].blocks)  # () if only attention layers were captured
 
+    @property
+    def default_method(self) -> str:
+        """The method that `explain` takes by default: "attention_gam" where attention layers were captured for it."""
+        kept = self.records[0].attention
+        reads = METHODS[ATTENTION_DEFAULT].reads
+        return ATTENTION_DEFAULT if kept is not None and kept.needs.issuperset(reads) else BLOCK_DEFAULT
+
     def __len__(self) -> int:
         return len(self.embeddings[0])
 
@@ -85,8 +92,8 @@ class PairTrace:
 
     def explain(
         self,
-        method: str = AUTO,
-        n: int | str = AUTO,
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
         fuse: fuse.Fusion = "mean",
         *,
         score: str | scores.PairScoreFunction = "cosine",
@@ -98,7 +105,7 @@ class PairTrace:
         A backward is run the first time that a score is used with a method that needs a gradient.
 
         Args:
-            method: A name of METHODS; "auto" is that of the network, as `Trace.default_method` says.
+            method: A name of METHODS; "auto" is that of the network, `default_method`.
             n: How many of the captured blocks, or attention layers, the maps are made of, counted from the last.
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: A name of PAIR_SCORES, or a callable from two sets of embeddings (P,D) to numbers (P,).
@@ -109,8 +116,7 @@ class PairTrace:
         """
         if lattice != "read":
             check_reading(lattice)
-        if method == AUTO:
-            method = self.sides(score)[0].default_method
+        method = self.default_method if method == BY_NETWORK else method
         entry = METHODS[method]
         x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
@@ -168,7 +174,10 @@ class PairTrace:
             empty = entry.saturated(value.detach(), x.detach(), y.detach())
             found = [{name: scores.without_saturated(g, empty) for name, g in part.items()} for part in found]
             attention = [
-                {name: {what: scores.without_saturated(g, empty) for what, g in own.items()} for name, own in part.items()}
+                {
+                    name: {what: scores.without_saturated(g, empty) for what, g in own.items()}
+                    for name, own in part.items()
+                }
                 for part in attention
             ]
             saturated = Check(empty.any, partial(entry.saturated_message, empty), fatal=False)
@@ -186,7 +195,7 @@ class PairTrace:
         if len(self.records) == 2:
             other = others[1 - number].repeat(layers, 1)
             return rule(own, other) if number == 0 else rule(other, own)
-        whole = own.unflatten(0, (layers, 2 * pairs))
+        whole = own.view(layers, 2 * pairs, -1)
         x = rule(whole[:, :pairs].flatten(0, 1), others[1].repeat(layers, 1)).view(layers, pairs)
         y = rule(others[0].repeat(layers, 1), whole[:, pairs:].flatten(0, 1)).view(layers, pairs)
         return torch.cat([x, y], dim=1).flatten()
@@ -203,8 +212,9 @@ class PairTrace:
         """The Trace of x (0) or of y (1). Both share the checks, so that what is wrong with a pair is said once."""
         number, rows = self._place(side)
         record = self.records[number]
-        # Without gradients the trace serves methods that need none, and no method of kind "attention" does.
-        kept = AttentionTrace.of_record(record.attention, attention[number]) if attention[number] else None
+        kept = None  # without gradients, too: no method of kind "attention" does without
+        if record.attention is not None and attention[number]:
+            kept = AttentionTrace.of_record(record.attention, attention[number]).sliced(rows)
         return Trace(
             activations=self._activations(side),
             gradients={block: gradient[rows] for block, gradient in gradients[number].items()},
@@ -218,7 +228,7 @@ class PairTrace:
             earlier={block: h[rows] for block, h in record.earlier_activations.items()},
             network_blocks=record.network_blocks,
             method=record.method,
-            attention=None if kept is None else kept.sliced(rows),
+            attention=kept,
         )
 
     def _last_block(self) -> str:

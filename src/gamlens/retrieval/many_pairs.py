@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gamlens import methods
 from gamlens.capture.backward import batched_gradients
+from gamlens.errors import GamlensError
 from gamlens.explanation import PairExplanation
 from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.inputs.images import Picture, pictures
@@ -45,6 +46,11 @@ def compare_many(lens: Lens, queries: Any, gallery: Any, options: PairOptions) -
     known form on both sides.
     """
     entry = methods.find(options.method)
+    if entry.kind == "attention":
+        raise GamlensError(
+            f"{entry.title} reads the attention of both images, which a gallery does not hold: use compare for single "
+            f"pairs, or a method that reads blocks, such as method={methods.BLOCK_DEFAULT!r}."
+        )
     x, y = (side if isinstance(side, Gallery) else list(pictures(side)) for side in (queries, gallery))
     for side in {repr(side.about): side for side in (x, y) if isinstance(side, Gallery)}.values():
         side.check(lens)  # only once if both were made in the same way

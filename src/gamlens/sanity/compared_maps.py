@@ -65,7 +65,7 @@ def of_classes(
     groups = pieces(pictures, batch)
     chosen: list[int] = []
     for part, aims in zip(groups, pieces(wanted, batch), strict=True):
-        chosen += lens.trace(part, aims, n=1).release().targets.tolist()
+        chosen += lens.trace(part, aims, n=1, method=methods.BLOCK_DEFAULT).release().targets.tolist()
     if len(chosen) != len(pictures):
         raise GamlensError(
             f"The check takes one class per image; found {len(chosen)} classes for {len(pictures)} images."
@@ -74,7 +74,7 @@ def of_classes(
 
     def maps(look: Lens, part: Sequence[Picture], aims: Sequence[int]) -> MethodMaps:
         read = [name for name in names if methods.find(name).kind != "input"]
-        trace = look.trace(part, aims, n=n, refine=refine, keep_graph=False) if read else None
+        trace = look.trace(part, aims, n=n, method=read, refine=refine, keep_graph=False) if read else None
         found: MethodMaps = {}
         if trace is not None:
             found = {name: trace.explain(name, n, lattice=lattice, refine=refine).maps for name in read}
@@ -93,7 +93,8 @@ def of_pairs(
     control = _alternating(*(edges(at_least_float32(lens.prepare(side).batches[0])) for side in (x, y)))
 
     def maps(look: Lens, left: Sequence[Picture], right: Sequence[Picture]) -> MethodMaps:
-        trace = look.trace_pair(left, right, n=n, refine=refine)
+        read = [name for name in names if methods.find(name).kind != "input"]
+        trace = look.trace_pair(left, right, n=n, method=read or methods.BLOCK_DEFAULT, refine=refine)
         sides = trace.sides(score, keep=False)
         trace.release()
         found = {}

@@ -208,7 +208,8 @@ class Actions:
 
 def _shown(session: Session, tab: TabName, controls: Controls) -> Shown:
     photos, trace = [session.photos[slot] for slot in SLOTS[tab]], session.traces[tab]
-    return Shown(trace, photos, controls.for_blocks(trace.blocks), session.point if tab == "pair" else None)
+    fitting = controls.for_trace(trace.blocks, trace.default_method)
+    return Shown(trace, photos, fitting, session.point if tab == "pair" else None)
 
 
 def _update(shown: Shown) -> TabUpdate:

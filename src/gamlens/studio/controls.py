@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from gamlens.capture.forward import BY_NETWORK
 from gamlens.methods import FIGURE_METHODS
 
 MEAN_OF_N = "mean of n"
@@ -19,7 +20,7 @@ class Controls:
 
     Attributes:
         view: A key of VIEWS: what the stage shows.
-        method: The method of the map.
+        method: The method of the map; "auto" for that of the network.
         n: The number of last blocks whose maps are averaged.
         block: The block whose own map is shown, or MEAN_OF_N for the mean of the last n.
         opacity: How strongly the map covers the photo, 0 to 1.
@@ -31,7 +32,7 @@ class Controls:
     """
 
     view: str = "one"
-    method: str = "gam"
+    method: str = BY_NETWORK
     n: int = 2
     block: str = MEAN_OF_N
     opacity: float = 0.7
@@ -63,14 +64,15 @@ class Controls:
         """The controls that change the maps of a pair but not the match of a clicked point."""
         return self.view, self.method, self.n, self.block, self.outline, self.threshold, self.sharp
 
-    def for_blocks(self, blocks: tuple[str, ...]) -> Controls:
-        """The same controls for a model with these blocks.
+    def for_trace(self, blocks: tuple[str, ...], default_method: str = BY_NETWORK) -> Controls:
+        """The same controls for a model with these blocks, and with its default method in place of "auto".
 
         A `block` that the model does not have becomes MEAN_OF_N. `sharp` is switched off if the model has one block
         only: maps are refined by blocks before the last.
         """
         block = self.block if self.block in blocks else MEAN_OF_N
-        return replace(self, block=block, sharp=self.sharp and len(blocks) > 1)
+        method = default_method if self.method == BY_NETWORK else self.method
+        return replace(self, method=method, block=block, sharp=self.sharp and len(blocks) > 1)
 
 
 CONTROL_NAMES = tuple(field.name for field in fields(Controls))

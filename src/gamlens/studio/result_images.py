@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from gamlens import render
+from gamlens.capture.forward import BY_NETWORK
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures import draw_evidence, scaled_frame
@@ -79,9 +80,10 @@ class Shown:
         if single:  # all weight on the first of these n blocks
             fuse = [1.0, *(0.0,) * (n - 1)]
         refine = self.controls.sharp
+        depth: int | str = BY_NETWORK if METHODS[method].kind == "attention" else n  # attention: all layers
         if isinstance(self.source, Trace):
-            return [self.source.explain(method, n, fuse, refine=refine)]
-        both = self.source.explain(method, n, fuse, score=self.controls.score, refine=refine)
+            return [self.source.explain(method, depth, fuse, refine=refine)]
+        both = self.source.explain(method, depth, fuse, score=self.controls.score, refine=refine)
         return [both.x, both.y]
 
 
@@ -120,6 +122,8 @@ def _map_image(result: Explanation, controls: Controls, reason: str, side: str) 
     blocks = controls.block
     if blocks == MEAN_OF_N:
         blocks = f"last {len(result.blocks)} blocks" if len(result.blocks) > 1 else "last block"
+    if METHODS[controls.method].kind == "attention":
+        blocks = f"{result.about['n']} attention layers"
     sharp = ", sharp" if controls.sharp else ""
     blocks += sharp
     alt = f"{result.pictures[0].name}: {title}{sharp}, {reason}, {_peak(result.full(0).cpu().numpy())}"

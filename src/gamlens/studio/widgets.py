@@ -5,6 +5,7 @@ from typing import Any
 
 import gradio as gr
 
+from gamlens.capture.forward import BY_NETWORK
 from gamlens.methods import METHODS, Kind, names
 from gamlens.render import COLORMAPS
 from gamlens.scores import PAIR_SCORES
@@ -54,7 +55,7 @@ class Tab:
         n, block, sharp = gr.skip(), gr.skip(), gr.skip()
         if update.blocks:
             depth = len(update.blocks)
-            chosen = controls.for_blocks(update.blocks)
+            chosen = controls.for_trace(update.blocks)
             n = gr.Slider(maximum=max(depth, 2), value=min(controls.n, depth))
             block = gr.Dropdown(choices=[MEAN_OF_N, *reversed(update.blocks)], value=chosen.block)
             can = depth > 1
@@ -104,8 +105,8 @@ def stage(tab: TabName) -> gr.HTML:
 def control_widgets(tab: TabName) -> dict[str, Any]:
     """Make one component per field of Controls, by the field's name and in the order of the fields."""
     default, pair = Controls(), tab == "pair"
-    kinds: tuple[Kind, ...] = ("block", "pair") if pair else ("block",)
-    methods = [(METHODS[name].title, name) for name in names(*kinds)]
+    kinds: tuple[Kind, ...] = ("block", "attention", "pair") if pair else ("block", "attention")
+    methods = [("Automatic", BY_NETWORK), *((METHODS[name].title, name) for name in names(*kinds))]
     similarities = [(score.title, key) for key, score in PAIR_SCORES.items()]
     made: dict[str, Any] = {}
 

@@ -87,7 +87,9 @@ def find_blocks(
             grids = {LayerPoint.parse(stage.name): stage.grid for stage in layout.stages if stage.chosen}
         size, named = (int(image.shape[-2]), int(image.shape[-1])), _of_tokens(grids)
         writes = copy._version != version
-        found = find_attention(model, image.detach().clone(), layout.layers, pick_scores) if layout is not None else None
+        found = (
+            find_attention(model, image.detach().clone(), layout.layers, pick_scores) if layout is not None else None
+        )
         if found is None:
             return ModelBlocks(tuple(grids), layout, writes, named, size)
         points = tuple(LayerPoint(name, tokens=True) for name in found.modules)
