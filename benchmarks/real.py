@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import nn
 from torchvision import models
 
-from gamlens import Lens
+from gamlens import Lens, Transform
 
 HERE = Path(__file__).resolve().parents[2] / "shared"
 DATA = Path(os.environ.get("GAMLENS_DATA") or HERE / "data")
@@ -41,8 +41,32 @@ def densenet201() -> Lens:
     return Lens("densenet201", weights=WEIGHTS / "densenet201_imagenette_fp16.pth", labels=labels("imagenette"))
 
 
+def vit_class_token() -> Lens:
+    """A ViT-tiny with a class token and ten classes."""
+    module = models.VisionTransformer(
+        image_size=224, patch_size=16, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768, num_classes=10
+    )
+    return Lens(module, weights=WEIGHTS / "vit_tiny_imagenette_fp16.pth", labels=labels("imagenette"))
+
+
+def vit_mean() -> Lens:
+    """Its twin that pools tokens by their mean. Its input is normalised like ImageNet's, not as timm says."""
+    import timm
+
+    module = timm.create_model(
+        "vit_tiny_patch16_224", pretrained=False, num_classes=10, global_pool="avg", class_token=False
+    )
+    weights = WEIGHTS / "vit_tiny_mean_imagenette_fp16.pth"
+    return Lens(module, weights=weights, labels=labels("imagenette"), transform=Transform((224, 224)))
+
+
+BUILDERS = {
+    "resnet50": resnet50, "densenet201": densenet201, "vit_class_token": vit_class_token, "vit_mean": vit_mean,
+}  # fmt: skip
+
+
 def lens(name: str) -> Lens:
-    return {"resnet50": resnet50, "densenet201": densenet201}.get(name, lambda: Lens(name))()
+    return BUILDERS.get(name, lambda: Lens(name))()
 
 
 def labels(folder: str) -> list[str]:

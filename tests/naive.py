@@ -160,6 +160,56 @@ def euclidean(x, y):
     return -math.sqrt(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
 
 
+def attention_gam(a, g):
+    """sqrt(sum over heads h and queries i of A_hij relu(G_hij)) at token j; a and g are (H,N,N)."""
+    tokens = a.shape[2]
+    found = []
+    for j in range(tokens):
+        total = 0.0
+        for h, i in np.ndindex(a.shape[:2]):
+            total += a[h, i, j] * max(g[h, i, j], 0.0)
+        found.append(math.sqrt(total))
+    return np.array(found)
+
+
+def legrad(g):
+    """Bousselham et al.: the mean of relu(G) over layers, heads and queries, at every token; g is (L,H,N,N)."""
+    return np.array([relu(g[..., j]).sum() / g[..., j].size for j in range(g.shape[-1])])
+
+
+def chefer(a, g, pooled):
+    """Chefer et al.: R <- R + E_h[(G o A)^+] R, with R whole, and the rows of the pooled tokens averaged at the end."""
+    layers, heads, tokens = a.shape[:3]
+    relevance = np.eye(tokens)
+    for layer in range(layers):
+        mean = sum(relu(g[layer, h] * a[layer, h]) for h in range(heads)) / heads
+        relevance = relevance + mean @ relevance
+    return sum(pooled[i] * relevance[i] for i in range(tokens))
+
+
+def attention_rollout(a, pooled):
+    """Abnar and Zuidema: the product of 0.5 E_h[A] + 0.5 I over the layers, later ones on the left."""
+    layers, heads, tokens = a.shape[:3]
+    product = np.eye(tokens)
+    for layer in range(layers):
+        product = (0.5 * sum(a[layer, h] for h in range(heads)) / heads + 0.5 * np.eye(tokens)) @ product
+    return sum(pooled[i] * product[i] for i in range(tokens))
+
+
+def grad_eclip(q, k, v, w, pooled, image):
+    """Zhao et al.: relu(sum_c w_c loosened_ij v_jc), summed over the pooled tokens i; q, k, v, w are (H,N,d)."""
+    q, k, v, w = (np.concatenate(list(part), axis=1) for part in (q, k, v, w))
+    tokens = len(q)
+    total = np.zeros(tokens)
+    for i in range(tokens):
+        cosines = np.array([cosine(q[i], k[j]) for j in range(tokens)])
+        low, high = cosines[image].min(), cosines[image].max()
+        for j in range(tokens):
+            loosened = (cosines[j] - low) / (high - low) if high > low else 0.0
+            total[j] += pooled[i] * loosened * dot(w[i], v[j])
+    return relu(total)
+
+
 PAIR_SCORES = {"cosine": cosine, "dot": dot, "euclidean": euclidean}
 METHODS = {
     "gam": gam,
@@ -174,6 +224,11 @@ METHODS = {
     "vdsn_max": vdsn_max,
     "input_gradient": input_gradient,
     "guided_backprop": input_gradient,
+    "attention_gam": attention_gam,
+    "legrad": legrad,
+    "chefer": chefer,
+    "grad_eclip": grad_eclip,
+    "attention_rollout": attention_rollout,
 }
 
 

@@ -12,7 +12,7 @@ import spine
 LIMITS = {
     "classify(tensor)": (98, 67, 14, 54),
     "classify(path)": (125, 84, 20, 69),
-    "compare(a, b)": (210, 101, 16, 106),
+    "compare(a, b)": (210, 103, 16, 106),
 }
 
 

@@ -16,8 +16,9 @@ from gamlens.fuse import min_max
 from gamlens.methods import METHODS, Method
 
 SHAPES = [(2, 3, 5, 7), (3, 4, 3, 1), (2, 1, 1, 1), (2, 6, 4, 9)]
-STABLE = [name for name, entry in METHODS.items() if entry.stable]
-SCALING = [name for name, entry in METHODS.items() if entry.scales_with_gradient]
+MAP_METHODS = methods.names("block", "pair", "input")  # those of attention are in test_attention_methods.py
+STABLE = [name for name in MAP_METHODS if METHODS[name].stable]
+SCALING = [name for name in MAP_METHODS if METHODS[name].scales_with_gradient]
 BLOCK_METHODS = methods.names("block")
 
 
@@ -51,7 +52,7 @@ def test_find_gives_the_entry(name):
 
 
 def test_methods_by_kind_and_those_of_the_paper():
-    assert sorted(methods.names("block", "pair", "input")) == sorted(METHODS)
+    assert sorted(methods.names("block", "attention", "pair", "input")) == sorted(METHODS)
     assert {METHODS[name].kind for name in methods.names("input")} == {"input"}
     assert sorted(methods.FIGURE_METHODS) == sorted(methods.PAPER_METHODS)
 
@@ -81,7 +82,7 @@ def test_hidden_evidence_is_that_of_equation_4(name):
     assert torch.allclose(found, (positive + negative).relu()) == METHODS[name].hides_evidence
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].needs_gradient])
+@pytest.mark.parametrize("name", [name for name in MAP_METHODS if METHODS[name].needs_gradient])
 def test_a_map_scales_with_its_gradient_where_the_record_says_so(name):
     h, g, score = inputs("grad_cam_pp_literal", (2, 4, 5, 6))
     given = {"activation": h, "gradient": g, "score": score}
@@ -91,7 +92,7 @@ def test_a_map_scales_with_its_gradient_where_the_record_says_so(name):
     assert torch.allclose(scaled, 3 * plain, rtol=1e-4) == METHODS[name].scales_with_gradient
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", MAP_METHODS)
 def test_a_map_of_signed_tensors_is_negative_in_places_where_the_record_says_so(name):
     activation, *others = inputs(name, (4, 5, 6, 7))
     found = [METHODS[name].fn(given, *others) for given in (activation, activation - 10)]  # - 10: all are negative
@@ -113,7 +114,7 @@ def test_equals_its_twin(name, shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", MAP_METHODS)
 def test_inputs_stay_and_the_dtype_is_kept(name, dtype):
     tensors = inputs(name, (2, 3, 5, 7), dtype=dtype)
     before = [tensor.clone() for tensor in tensors]
@@ -124,7 +125,7 @@ def test_inputs_stay_and_the_dtype_is_kept(name, dtype):
     assert found.dtype == (dtype if METHODS[name].stable else torch.float32)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", MAP_METHODS)
 def test_a_batch_equals_its_items(name):
     tensors = inputs(name, (3, 4, 5, 3))
     found = METHODS[name].fn(*tensors)
@@ -146,7 +147,7 @@ def test_a_positive_factor_on_the_gradient_scales_the_map_and_leaves_it_normalis
     torch.testing.assert_close(min_max(scaled)[0], min_max(plain)[0], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", MAP_METHODS)
 def test_the_order_of_channels_does_not_matter(name):
     tensors = inputs(name, (2, 5, 3, 4))
     order = [3, 0, 4, 2, 1]

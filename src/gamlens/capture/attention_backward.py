@@ -27,6 +27,7 @@ from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.layer_points import TokenGrid
 from gamlens.capture.nonblocking import indices_on
 from gamlens.errors import GamlensError
+from gamlens.fuse import at_least_float32
 
 LayerTensors = dict[str, dict[str, Tensor]]  # {layer: {what: tensor of one row per score}}
 VALUES = ("attention", "query", "key", "value")  # what the forward has computed, one row per image
@@ -151,7 +152,7 @@ def _of_record(score: Tensor, record: AttentionRecord, end: Tensor, own: Tensor 
         for (name, layer), start in zip(record.layers.items(), starts.chunk(len(layers)), strict=True):
             found[name]["own_gradient"] = _through(layer, start)
     if "pooled" in record.needs:
-        read = (end != 0).any(dim=2).to(torch.float32)
+        read = at_least_float32((end != 0).any(dim=2).to(end.dtype))
         pooled = read / read.sum(dim=1, keepdim=True).clamp(min=1)
         for tensors in found.values():
             tensors["pooled"] = pooled
