@@ -26,7 +26,8 @@ arguments are described in Python itself: `help(gamlens.Lens)`, `help(gamlens.Tr
 
 Letters in the shapes of tensors: B images, C channels, h x w positions of a block, H x W pixels, R or N maps (or
 items), P pairs, D numbers of an embedding, K classes, K_i boxes of item i, T thresholds, S points of a curve. In
-formulas, h is the activation of a block, g its gradient, k a channel and ij a position.
+formulas, h is the activation of a block, g its gradient, k a channel and ij a position. Of transformers, A is the
+attention of a layer and G its gradient, with L layers, H heads, N tokens, queries i and keys j.
 """
 
 
@@ -39,7 +40,8 @@ def sections() -> Iterable[tuple[str, str, str]]:
     """The title, the sentence below it, and the table of each section."""
     yield (
         "Methods",
-        "`--method`, `classify(method=...)`; the default is `gam`. [methods.md](methods.md) says what to know before "
+        "`--method`, `classify(method=...)`; the default, `auto`, is `attention_gam` for a transformer whose attention can be "
+        "read, and `gam` otherwise. [methods.md](methods.md) says what to know before "
         "you read a map.",
         _table(METHODS, ("title", "reads", "map at one block", "source"), _method),
     )
@@ -92,6 +94,7 @@ def _method(method: Any) -> tuple[str, ...]:
     reads = {
         "input": "pixels, their gradient",
         "pair": "activations of both images",
+        "attention": ", ".join(what.replace("_", " ") for what in method.reads if what not in ("pooled", "image")),
         "block": "activation, gradient" if method.needs_gradient else "activation",
     }[method.kind]
     return method.title, reads, _first(method.fn), _first(sys.modules[method.fn.__module__])

@@ -372,7 +372,7 @@ class Trace:
         return found
 
     def _maps_of_attention(self, method: str, names: Sequence[str], how: fuse.Fusion) -> BlockMaps:
-        """The maps of a method of kind "attention", averaged over views and fused over layers."""
+        """The maps of a method of kind "attention", averaged over views, fused over layers, and normalised again."""
         seen = []
         for trace, mirrored in ((self, False), *self.views):
             raw = trace._attention_raw(method, names)
@@ -382,8 +382,10 @@ class Trace:
         for views in zip(*seen, strict=True):
             blocks.append(torch.stack([maps for maps, _ in views]).mean(dim=0))
             spans.append(_spans(torch.stack([bad for _, bad in views]).all(dim=0)))
-        single = len(blocks) == 1 and len(names) > 1  # the method joins the layers itself: nothing is left to fuse
-        return BlockMaps(torch.stack(blocks), blocks[0] if single else fuse.fuse(blocks, how), torch.stack(spans))
+        if METHODS[method].joins_layers:  # nothing is left to fuse
+            return BlockMaps(torch.stack(blocks), blocks[0], torch.stack(spans))
+        # Layers peak at different places, so that the mean of many stays far below 1: it is normalised again.
+        return BlockMaps(torch.stack(blocks), fuse.min_max(fuse.fuse(blocks, how))[0], torch.stack(spans))
 
     def explain_raw(self, method: str, raw: Tensor, *, refine: Refine = False) -> Explanation:
         """The Explanation of raw maps (R,h,w) of the last block: made into maps like those of `explain`."""

@@ -12,6 +12,7 @@ from attention_nets import HEADS, images, transformer
 from torch import nn
 
 from gamlens import GamlensError, GamlensWarning, Lens, Transform, methods
+from gamlens.fuse import min_max
 from gamlens.methods import METHODS
 
 SIZE = (attention_nets.GRID * attention_nets.PATCH,) * 2
@@ -305,7 +306,8 @@ def test_one_layer_and_all_layers():
     both, last = trace.explain("attention_gam"), trace.explain("attention_gam", 1)
     assert (both.about["n"], last.about["n"]) == (2, 1)
     assert list(both.blocks) == ["layers.0:attention", "layers.1:attention"]
-    torch.testing.assert_close(both.maps, torch.stack(list(both.blocks.values())).mean(dim=0))
+    torch.testing.assert_close(both.maps, min_max(torch.stack(list(both.blocks.values())).mean(dim=0))[0])
+    assert both.maps.amax(dim=(1, 2)).tolist() == [1, 1]
     torch.testing.assert_close(last.maps, both.blocks["layers.1:attention"])
     with pytest.raises(GamlensError, match="n=3 blocks were asked for, but there are 2"):
         trace.explain("attention_gam", 3)
