@@ -1,8 +1,8 @@
 """What methods for transformers cost, beside a plain forward, a bare sketch of the same work, and the peers.
 
 The network is a ViT of timm with random weights. The sketch is the least that a user would write by hand: attention in
-plain steps, one forward, and `torch.autograd.grad` through the same layers. Times are the smallest of several rounds, in
-which all take turns, as multiples of a plain forward (fused attention, no graph) in the same run; memory is the peak
+plain steps, one forward, and `torch.autograd.grad` through the same layers. Times are the smallest of several rounds
+in which all take turns, as multiples of a plain forward (fused attention, no graph) in the same run; memory is the peak
 above the model's, on a GPU only.
 """
 

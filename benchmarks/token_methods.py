@@ -1,9 +1,9 @@
 """Methods for transformers, measured on two trained ViTs, beside controls: one pools by class token, one by mean.
 
 `--measure` writes one .npz file per run, with the value of every item: boxes (all pixels, and the largest region),
-pointing, ADP, PIC, ADP of equal mass, insertion and deletion for classes; boxes, ADP and PIC for pairs of neighbours; the
-same for crops of the images in which the object lies off the centre. `--show` reads these files and prints tables with
-paired differences to the centre prior.
+pointing, ADP, PIC, ADP of equal mass, insertion and deletion for classes; boxes, ADP and PIC for pairs of neighbours;
+the same for crops of the images in which the object lies off the centre. `--show` reads these files and prints tables
+with paired differences to the centre prior.
 
 The data are 250 photos of ten classes (`real.DATA`). Thresholds of boxes are chosen on every tenth image, which is left
 out of the boxes' numbers.

@@ -384,6 +384,44 @@ def test_two_threads_on_one_lens():
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+class _InPlace(attention_nets.Layer):
+    """The same layer on half of its input, which it halves in place or not."""
+
+    in_place = True
+
+    def forward(self, x):
+        x = x.mul_(0.5) if self.in_place else x * 0.5
+        return super().forward(x)
+
+
+class _HalfFirst(_InPlace):
+    in_place = False
+
+
+class _Breaks(attention_nets.Layer):
+    """A layer that changes in place what its own backward needs."""
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        x += self.mlp(self.norm2(x))
+        return x
+
+
+@pytest.mark.filterwarnings("ignore::gamlens.GamlensWarning")  # a map of random weights may be flat
+def test_layers_that_work_in_place_give_the_same_maps_or_an_error_that_says_so():
+    model, traces = transformer(), []
+    for kind in (_HalfFirst, _InPlace):
+        for layer in model.layers:
+            layer.__class__ = kind
+        traces.append(lens_of(model).trace(images(), 1, method=ATTENTION))
+    for name in ATTENTION:
+        torch.testing.assert_close(traces[1].explain(name).maps, traces[0].explain(name).maps, rtol=1e-6, atol=1e-6)
+    for layer in model.layers:
+        layer.__class__ = _Breaks
+    with pytest.raises(GamlensError, match="replace the in-place call"):
+        lens_of(model).classify(images(), 1)
+
+
 def test_compile_runs_attention_methods_as_they_are():
     model, x = transformer(dtype=torch.float32), images(dtype=torch.float32)
     torch.testing.assert_close(lens_of(model, compile=True).classify(x, 1).maps, lens_of(model).classify(x, 1).maps)

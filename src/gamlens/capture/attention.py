@@ -139,7 +139,8 @@ class AttentionTap(TorchFunctionMode):
             self.tuples |= {name} if tokens is not output else set()
             begins = self.graph == AT_TOKENS and name == self.modules[-1]
             self.layers[name].tokens = kept = self._leaf(tokens) if begins else tokens
-            return None if kept is tokens else (kept, *output[1:]) if name in self.tuples else kept
+            # The network goes on with a copy, so that a layer that works in place cannot change what is kept.
+            return (kept.clone(), *output[1:]) if name in self.tuples else kept.clone()
 
         return hook
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gamlens.capture.attention import AttentionLayer, AttentionRecord
-from gamlens.capture.backward import PEAK
+from gamlens.capture.backward import PEAK, backward_hint
 from gamlens.capture.forward import ForwardRecord
 from gamlens.capture.layer_points import TokenGrid
 from gamlens.capture.nonblocking import indices_on
@@ -120,18 +120,28 @@ def gradients_of(
             "The score does not depend on the attention of this network in a way that has a gradient: look for "
             "torch.no_grad() or .detach() inside the model's forward or in the score function."
         )
-    found: list[LayerTensors] = []
-    with records[0].guard.hold(), torch.enable_grad():
-        last = [list(record.layers.values())[-1].kept_tokens() for record in kept]
-        ends = torch.autograd.grad(score.sum(), last, retain_graph=True, allow_unused=True)
-        for number, (record, end) in enumerate(zip(kept, ends, strict=True)):
-            if end is None:
-                raise GamlensError(
-                    "The score does not depend on what the last transformer layer returns: name another embedding "
-                    "(embedding=), or use a method that reads blocks."
-                )
-            own = own_score(number) if own_score is not None and "own_gradient" in record.needs else None
-            found.append(_of_record(score, record, end, own))
+    try:
+        with records[0].guard.hold(), torch.enable_grad():
+            return _of_records(score, kept, own_score)
+    except RuntimeError as error:
+        raise GamlensError(f"The backward failed: {error}. {backward_hint(error)}") from error
+
+
+def _of_records(
+    score: Tensor, kept: Sequence[AttentionRecord], own_score: Callable[[int], Tensor | None] | None
+) -> list[LayerTensors]:
+    """The gradients for every record. That of the score with respect to the last tokens comes first: others need it."""
+    last = [list(record.layers.values())[-1].kept_tokens() for record in kept]
+    ends = torch.autograd.grad(score.sum(), last, retain_graph=True, allow_unused=True)
+    found = []
+    for number, (record, end) in enumerate(zip(kept, ends, strict=True)):
+        if end is None:
+            raise GamlensError(
+                "The score does not depend on what the last transformer layer returns: name another embedding "
+                "(embedding=), or use a method that reads blocks."
+            )
+        own = own_score(number) if own_score is not None and "own_gradient" in record.needs else None
+        found.append(_of_record(score, record, end, own))
     return found
 
 

@@ -56,7 +56,7 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
                 stack.enter_context(record.backward_context())
             found = iter(_backward(score, blocks, last, keep_graph))
     except RuntimeError as error:
-        raise GamlensError(f"The backward failed: {error}. {_hint(error)}") from error
+        raise GamlensError(f"The backward failed: {error}. {backward_hint(error)}") from error
     result: list[dict[str, Tensor]] = []
     for record in records:
         result.append({})
@@ -71,7 +71,7 @@ def gradients(score: Tensor, records: Sequence[ForwardRecord], *, keep_graph: bo
     return result
 
 
-def _hint(error: RuntimeError) -> str:
+def backward_hint(error: RuntimeError) -> str:
     """Say what the user can do about an exception from a backward."""
     if ATTENTION.search(str(error)):
         return (

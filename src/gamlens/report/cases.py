@@ -147,13 +147,16 @@ def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) 
     most = max(column.n for column in shown)
     views: Any = tuple(choices.get("views") or ())
     protocol = Protocol.from_record(choices)
+    read = [*dict.fromkeys(column.method for column in shown)]
     how: dict[str, Any] = {"lattice": protocol.lattice, "refine": protocol.refinement}
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):
         if choices["task"] == "classification":
-            trace = lens.trace(unit.samples[0].image, [unit.label], n=most, views=views, refine=how["refine"])
+            trace = lens.trace(
+                unit.samples[0].image, [unit.label], n=most, method=read, views=views, refine=how["refine"]
+            )
             return [trace.explain(column.method, column.n, **how) for column in shown]
         images = (sample.image for sample in unit.samples)
-        pair = lens.trace_pair(*images, n=most, views=views, refine=how["refine"])
+        pair = lens.trace_pair(*images, n=most, method=read, views=views, refine=how["refine"])
         both = [pair.explain(column.method, column.n, score=choices["task"], **how) for column in shown]
         return [result.y if side == "y" else result.x for result in both]
 
