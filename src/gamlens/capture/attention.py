@@ -130,8 +130,7 @@ class AttentionTap(TorchFunctionMode):
             self.running, self.products = None, []
             if name not in self.layers:
                 raise GamlensError(
-                    f"The attention of layer {name!r} cannot be read: it calls neither scaled_dot_product_attention "
-                    "nor a softmax over tokens in this forward. Use a method that reads blocks, such as method='gam'."
+                    f"layer {name!r} calls neither scaled_dot_product_attention nor a softmax of four dimensions"
                 )
             tokens = output[0] if isinstance(output, tuple) and output else output
             if not isinstance(tokens, Tensor):
@@ -248,10 +247,7 @@ class AttentionTap(TorchFunctionMode):
     def _keep(self, attention: Tensor, query: Tensor | None, key: Tensor | None, value: Tensor | None) -> Tensor:
         name = self._layer()
         if name in self.layers:
-            raise GamlensError(
-                f"Layer {name!r} computes attention more than once, so it has no single one: use a method that reads "
-                "blocks, such as method='gam'."
-            )
+            raise GamlensError(f"layer {name!r} computes attention more than once")
         attention = self._leaf(attention) if self.graph == AT_ATTENTION else attention
         self.layers[name] = AttentionLayer(attention, query, key, value)
         return attention

@@ -1,12 +1,13 @@
 """The commands `classify`, `compare` and `blocks`."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.text import Text
 from typer import Argument, Option
 
-from gamlens import METHODS, Explanation, GamlensError, PairExplanation
+from gamlens import METHODS, Explanation, GamlensError, GamlensWarning, PairExplanation
 from gamlens.capture.forward import BLOCKS_BY_DEFAULT, BY_NETWORK
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
@@ -205,7 +206,8 @@ def blocks(
         say(f"attention  {len(layers)} layers, {layers[0]} to {layers[-1]}")
     elif lens.no_attention:
         say(f"attention  cannot be read: {lens.no_attention}")
-    say(f"method     {lens.default_method} by default")
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):  # what it says stands above already
+        say(f"method     {lens.default_method} by default")
 
     for lattice in dict.fromkeys(lattices.values()):
         names = ", ".join(name for name, own in lattices.items() if own == lattice)
