@@ -40,8 +40,8 @@ def sections() -> Iterable[tuple[str, str, str]]:
     """The title, the sentence below it, and the table of each section."""
     yield (
         "Methods",
-        "`--method`, `classify(method=...)`; the default, `auto`, is `attention_gam` for transformers whose attention can "
-        "be read, and `gam` otherwise. [methods.md](methods.md) says what to know before you read a map.",
+        "`--method`, `classify(method=...)`; the default, `auto`, is `attention_gam` for a transformer whose attention "
+        "can be read, and `gam` otherwise. [methods.md](methods.md) says what to know before you read a map.",
         _table(METHODS, ("title", "reads", "map at one block", "source"), _method),
     )
     yield (
