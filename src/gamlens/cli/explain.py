@@ -74,7 +74,8 @@ def classify(
     find_class_score(score, temperature=temperature)  # an error now, not after the first batch
     check_reading(lattice)
     method = lens.default_method if method == BY_NETWORK and lens.knows_blocks else method
-    depth = BY_NETWORK if n is None else n
+    by_network = method == BY_NETWORK or METHODS[method].kind == "attention"
+    depth = n if n is not None else BY_NETWORK if by_network else BLOCKS_BY_DEFAULT
     how = work.ClassifyOptions(wanted, method, depth, fuse, score, temperature, lattice, refined, further)
     failed = 0
     at = "" if temperature == 1 else f" at temperature {temperature:g}"

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 from gamlens import render
 from gamlens._version import __version__
-from gamlens.capture.forward import BY_NETWORK
 from gamlens.engine import Job, RunFolder, run_local
 from gamlens.engine.folder_lock import LOCK
 from gamlens.engine.part_files import PARTS_FOLDER, RECORDS
@@ -49,8 +48,8 @@ class ClassifyOptions:
     """What is explained and how: the classes (None for the top one), and the options of `Lens.classify`."""
 
     target: list[str | int] | None = None
-    method: str = BY_NETWORK
-    n: int | str = BY_NETWORK
+    method: str = "gam"
+    n: int | str = 2
     fuse: Fusion = "mean"
     score: str = "logit"
     temperature: float = 1.0
