@@ -60,7 +60,7 @@ RUNS = {
         Run("refined", ("attention_gam",), (LAYERS,), refine=2, controls=("centre",)),
         Run("attention", ATTENTION[1:], (LAYERS,)),
         Run("blocks", ("gam", "grad_cam"), (2,)),
-        Run("depths", ("gam", "grad_cam"), (1, 4), controls=("blank", "ones", "random"), curves=False),
+        Run("depths", ("gam",), (1, 4), controls=("blank", "ones", "random"), curves=False),
         Run("layers", ("attention_gam",), (1, 2, 4, 8), curves=False),
     )
 }

@@ -243,7 +243,8 @@ class HookedModel:
             )
         tokens = [layer.kept_tokens().detach() for layer in attention.layers.values()]
         attention.own = torch.cat(tokens).requires_grad_(True)
-        during = SkippedLayers(self.inner, [point.module for point in found.layers], attention.own, tap.tuples)
+        modules = [point.module for point in found.layers]
+        during = SkippedLayers(self.inner, modules, attention.own, modules if tap.tuples else ())  # all return alike
         attention.own_record = self._run(batch, found, (), None, embedding, True, during=during)
 
     def _run(
