@@ -37,8 +37,20 @@ class MetricInput:
         after: objective: the same scores on image x map.
         equal_mass: objective, if it was asked for: the scores on image x map where every value of the map is replaced
             by its rank.
-        inserted: objective, if curves were asked for: the probability while pixels appear in the map's order, (S,N).
-        deleted: objective, if curves were asked for: the probability while pixels vanish in the map's order, (S,N).
+        inserted: objective, if curves were asked for: the probability (of pairs: the similarity) while pixels appear
+            in the map's order, (S,N).
+        deleted: objective, if curves were asked for: the same while pixels vanish in the map's order, (S,N).
+        most_removed: objective, if ROAD was asked for: the probability (of pairs: the similarity) after the p % of
+            pixels with the highest values were imputed, for each p, (P,N).
+        least_removed: objective, if ROAD was asked for: the same for the p % of pixels with the lowest values.
+        maps_of_masked: objective, if it was asked for: the maps that the same explainer makes of image x map, (N,H,W).
+        maps_of_noisy: objective, if it was asked for: the maps that the same explainer makes of the image with K
+            different small perturbations, (K,N,H,W).
+        hidden: objective, if infidelity was asked for: which pixels K perturbations hide, bool (K,N,H,W).
+        hidden_change: objective, if infidelity was asked for: by how much each of these perturbations lowers the
+            probability (of pairs: the similarity), before minus after, (K,N).
+        seconds: The time that making the map took, per image (N,); NaN or None where it was not measured.
+        peak_bytes: The memory that making the map took at its peak, per image (N,), in the same way.
     """
 
     maps: Tensor
@@ -51,6 +63,14 @@ class MetricInput:
     equal_mass: Mapping[str, Tensor] = field(default_factory=dict)
     inserted: Tensor | None = None
     deleted: Tensor | None = None
+    most_removed: Tensor | None = None
+    least_removed: Tensor | None = None
+    maps_of_masked: Tensor | None = None
+    maps_of_noisy: Tensor | None = None
+    hidden: Tensor | None = None
+    hidden_change: Tensor | None = None
+    seconds: Tensor | None = None
+    peak_bytes: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
