@@ -238,6 +238,12 @@ class Lens:
         other._hooked = self._hooked.with_model(model)
         return other
 
+    def compiled(self) -> Lens:
+        """The same lens on the same model, whose forwards are compiled, as with Lens(..., compile=True)."""
+        other = copy.copy(self)
+        other._hooked = self._hooked.compiled()
+        return other
+
     def __repr__(self) -> str:
         blocks = ", ".join(self.blocks) if self.knows_blocks else "blocks are found at the first image"
         return f"<Lens {self.name} ({self.weights}): {blocks}>"

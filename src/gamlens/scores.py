@@ -26,6 +26,8 @@ class PairScore:
         title: Its name in menus.
         positive: Whether images that are alike have a score above zero. Only then can a metric such as ADP say which
             share of the score is lost.
+        up_to_one: Whether the score is at most 1. Only then can a metric such as average gain say which share of what
+            is missing to 1 is gained.
         dot_divisor: For a score <x, y> / d(x, y), a multiple of the dot product: x, y -> d (P,). If the embeddings are
             averages over positions, such a score is a sum over pairs of positions, one of each image. None for a score
             of any other form.
@@ -41,6 +43,7 @@ class PairScore:
     fn: PairScoreFunction
     title: str
     positive: bool = False
+    up_to_one: bool = False
     dot_divisor: Callable[[Tensor, Tensor], Tensor] | None = None
     saturated: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     saturated_because: str = ""
@@ -182,6 +185,7 @@ PAIR_SCORES: dict[str, PairScore] = Registry(
             cosine,
             "Cosine",
             positive=True,
+            up_to_one=True,
             dot_divisor=_product_of_lengths,
             saturated=_cosine_at_its_limits,
             saturated_because="both embeddings point the same way or opposite ways, so the cosine is 1 or -1 and has "

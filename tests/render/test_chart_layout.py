@@ -116,3 +116,20 @@ def test_ticks_hold_the_range(low: float, high: float) -> None:
     assert found[0] <= low
     assert found[-1] >= high
     assert 2 <= len(found) <= 9
+
+
+def test_labels_stand_beside_their_points_and_do_not_cover_each_other() -> None:
+    near = tuple((1 + 0.01 * step, 50 + 0.5 * step) for step in range(8))
+    points = (*near, (3.0, 10.0), (math.nan, 1.0))
+    labels = tuple(str(step + 10) for step in range(10))
+    series = Series("a", points, "marks", labels=labels)
+    (_, dots), (name, marks) = lay_out(Chart("t", "x", "y", (series,)))[1:]
+    words = [mark for mark in marks if isinstance(mark, Word)]
+    assert (name, [word.text for word in words]) == ("", list(labels[:9]))
+    places = [point for mark in dots if isinstance(mark, Dots) for point in mark.points]
+    assert math.dist(words[8].at, places[8]) < 15
+    assert max(math.dist(word.at, place) for word, place in zip(words, places, strict=True)) < 50
+    for a, one in enumerate(words):
+        for other in words[:a]:
+            assert abs(one.at[0] - other.at[0]) > 13 or abs(one.at[1] - other.at[1]) > 9
+    assert len(lay_out(Chart("t", "x", "y", (Series("a", points, "marks"),)))) == 2

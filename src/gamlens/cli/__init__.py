@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from gamlens import __version__
-from gamlens.cli import evaluate, explain, reproduce, sanity, search_command, show
+from gamlens.cli import evaluate, explain, export, leaderboard_command, reproduce, sanity, search_command, show
 from gamlens.cli.common import app, say
 
-ORDER = "classify compare blocks demo search evaluate table subset figure report reproduce ablate studio"
+ORDER = "classify compare blocks demo search evaluate leaderboard table subset export figure report reproduce ablate studio"
 
 
 @app.callback(invoke_without_command=True)

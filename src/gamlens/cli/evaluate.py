@@ -14,10 +14,11 @@ from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
 from gamlens.cli.show import show_cells
 from gamlens.data import Dataset, Manifest
-from gamlens.errors import GamlensError, Registry
+from gamlens.errors import Registry
 from gamlens.evaluation import ablation, measure, results, tables
 from gamlens.evaluation import protocol as protocols
-from gamlens.evaluation.protocol import Protocol, Unit, parse_list
+from gamlens.evaluation.explainers import split_names
+from gamlens.evaluation.protocol import Protocol, Unit, parse_list, parse_numbers
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
 from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, METRICS
@@ -115,9 +116,19 @@ def evaluate(
             help="Measure only the items or pairs of this manifest file, which `gamlens subset` wrote. By default all.",
         ),
     ] = None,
-    curves: Annotated[
-        int, Option(help="With objective: also measure insertion and deletion curves, in this many steps. 0: none.")
-    ] = 0,
+    curves: options.CurveSteps = 0,
+    road: options.RoadShares = "",
+    infidelity: options.InfidelityCount = 0,
+    sensitivity: options.SensitivityCount = 0,
+    coherency: options.CoherencyFlag = False,
+    compile_: options.CompileFlag = False,
+    cost: Annotated[
+        bool,
+        Option(
+            "--cost/--no-cost",
+            help="Also measure the time and the peak memory that making each map takes, per image.",
+        ),
+    ] = False,
     curve_background: Annotated[
         str,
         Option(
@@ -169,20 +180,23 @@ def evaluate(
     A run may be stopped at any time: the same command continues it. `gamlens table` and `gamlens report` show its
     results.
     """
-    every, named = protocols.parse_hold_out(hold_out_)
-    how = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=parse_list(methods))
+    every, held_out = protocols.parse_hold_out(hold_out_)
+    named_methods = split_names(methods)
+    how = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=named_methods)
     protocol = Protocol(
-        kind, task, parse_list(methods), protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
+        kind, task, named_methods, protocols.numbers(n), subset, input, fill, masked, box_, pairs_, seed,
         hold_out=every, views=protocols.parse_views(views), lattice=lattice, curves=curves, hold_out_by=hold_out_by,
         temperature=temperature, pairs_per_class=pairs_per_class, curve_background=curve_background,
         blur_kernel=blur_kernel, blur_sigma=blur_sigma,
-        equal_mass=equal_mass and kind == "objective" and _is_positive(task),
+        equal_mass=equal_mass and "objective" in protocols.kinds_of(kind) and is_positive(task),
+        road=parse_numbers(road), infidelity=infidelity, sensitivity=sensitivity, coherency=coherency, cost=cost,
+        compiled=compile_,
         refine=how.blocks if how else 0, keep=how.keep if how else Protocol.keep,
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
     lens, whole = make(), datasets.load(data, Path(os.path.realpath(root)), split=split)
-    dataset, items, about = _items(lens, whole, protocol, {"items": chosen, "hold_out": named})
+    dataset, items, about = chosen_items(lens, whole, protocol, {"items": chosen, "hold_out": held_out})
     with ItemProgress(f"{kind}, {task}", len(items[:limit])) as progress:
         done = evaluate_run(
             make if engine == "ray" else lambda: lens, dataset, items[:limit], protocol, out, batch=batch,
@@ -191,12 +205,12 @@ def evaluate(
     _tell_end(out, done, random=lens.weights == "random")
 
 
-def _is_positive(task: str) -> bool:
+def is_positive(task: str) -> bool:
     """Whether the explained score is positive for images that fit, so that a share of it has a meaning."""
     return task not in PAIR_SCORES or PAIR_SCORES[task].positive
 
 
-def _items(
+def chosen_items(
     lens: Lens, whole: Dataset, protocol: Protocol, given: dict[str, Manifest | None]
 ) -> tuple[Dataset, list[Unit], dict[str, Any]]:
     """Return the data set with the model's class numbers, the items to measure, and fingerprints of the manifests."""
@@ -296,13 +310,13 @@ def ablate(
     and with --subset 25 only the quarter of items with the smallest objects.
     """
     plan = ablation.Plan(
-        parse_list(methods), protocols.numbers(n), parse_list(fusions), _floats(block_weights), fill, confidence,
+        parse_list(methods), protocols.numbers(n), parse_list(fusions), parse_numbers(block_weights), fill, confidence,
         task, subset, pairs_, seed, pairs_per_class, lattice,
     )  # fmt: skip
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     protocol = plan.protocol(lens)
     whole = datasets.load(data, root, split=split)
-    dataset, items, _ = _items(lens, whole, protocol, {"items": None, "hold_out": None})
+    dataset, items, _ = chosen_items(lens, whole, protocol, {"items": None, "hold_out": None})
     items = items[:limit]
     rows: list[dict[str, Any]] = []
     with ItemProgress("measuring", len(items)) as progress:
@@ -318,10 +332,3 @@ def ablate(
     say(f"{len(written)} files were written; open {out / 'ablation.png'}")
     if failed := sum(bool(row["error"]) for row in rows):
         exit_with_failures(f"{failed} items could not be read and are left out.")
-
-
-def _floats(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in parse_list(text))
-    except ValueError as error:
-        raise GamlensError(f"--block-weights takes numbers, such as 1,2,3,4; found {text!r}.") from error

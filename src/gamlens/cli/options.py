@@ -76,7 +76,50 @@ ClassMethodName = Annotated[
     Option(help=f"Method: {BY_NETWORK}, {', '.join(names('block', 'attention', 'input'))}. {AUTO_HELP} {LITERAL_HELP}"),
 ]
 SearchMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'pair', 'input'))}. {LITERAL_HELP}")]
-EvaluatedMethodNames = Annotated[str, Option(help=_several("block", "attention", pairs=True))]
+EXPLAINER_HELP = (
+    "A name may end in +refine, +views or both, for refined maps and maps averaged over views. Explainers of other "
+    "packages: captum:IntegratedGradients, grad_cam_lib:ScoreCAM, torchcam:LayerCAM (pip install 'gamlens[peers]'), "
+    "with options as in captum:Occlusion?window=32&stride=16; a function of yours: my_file.py:explain; maps that "
+    "another program wrote: maps:FOLDER."
+)
+EvaluatedMethodNames = Annotated[
+    str, Option(help=f"{_several('block', 'attention', 'input', pairs=True)} {EXPLAINER_HELP}")
+]
+RoadShares = Annotated[
+    str,
+    Option(
+        help="With objective: also measure ROAD, the score after these percentages of pixels were replaced by a mean of "
+        "their neighbours, such as 20,40,60,80. Empty: not measured."
+    ),
+]
+InfidelityCount = Annotated[
+    int, Option(help="With objective: also measure infidelity, by hiding this many random squares. 0: not measured.")
+]
+SensitivityCount = Annotated[
+    int,
+    Option(
+        help="With objective: also measure the maximal sensitivity, by explaining this many noisy copies of every image. "
+        "0: not measured."
+    ),
+]
+CoherencyFlag = Annotated[
+    bool,
+    Option(
+        "--coherency/--no-coherency",
+        help="With objective: also explain image x map again, which coherency and ADCC need.",
+    ),
+]
+CompileFlag = Annotated[
+    bool,
+    Option(
+        "--compile",
+        help="With objective: compile the network for the forward passes of masked images. Results differ in the last "
+        "digits; long runs are faster.",
+    ),
+]
+CurveSteps = Annotated[
+    int, Option(help="With objective: also measure insertion and deletion curves, in this many steps. 0: none.")
+]
 ClassMethodNames = Annotated[str, Option(help=_several("block", "input"))]
 TestedMethodNames = Annotated[str, Option(help=_several("block", "attention", "input", pairs=True))]
 BlocksOrLayers = Annotated[
@@ -226,7 +269,8 @@ def chosen_refinement(
         return None
     blocks = Refinement.blocks if sharp else refine
     found = Refinement(blocks, Refinement.keep if keep is None else keep)
-    if pixels := [name for name in methods if name != BY_NETWORK and METHODS[name].kind == "input"]:
+    own = [name.split("+")[0] for name in methods if name != BY_NETWORK and ":" not in name]
+    if pixels := [name for name in own if METHODS[name].kind == "input"]:
         raise GamlensError(
             f"{'--sharp' if sharp else f'--refine {refine}'}: {METHODS[pixels[0]].title} reads the pixels, not blocks, "
             f"so its maps cannot be refined. Leave the option out, or choose other methods: "

@@ -8,7 +8,7 @@ from typing import Annotated
 from rich import box
 from typer import Argument, Option
 
-from gamlens import METHODS, Lens, figures, render
+from gamlens import Lens, figures, render
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, note, out_console, read_digits, say, say_table, steps
 from gamlens.data import load
@@ -17,6 +17,7 @@ from gamlens.evaluation import results, tables
 from gamlens.evaluation.contests import contest_note
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
+from gamlens.evaluation.row_titles import method_title
 from gamlens.evaluation.table_notes import counts_note, general_notes, sharing_notes, table_notes
 from gamlens.models.devices import AUTO
 from gamlens.report import evaluation as work
@@ -51,7 +52,7 @@ def table(
     the paper (Barkan et al., CIKM 2021) are shown where it has the same model and data.
     """
     tables.check_confidence(confidence)
-    title = f"{METHODS[first].title} against the others, item by item"
+    title = f"{method_title(first)} against the others, item by item"
     read = [results.read(run, only=tables.needed()) for run in runs]
     found = [cell for run in read for cell in tables.cells(run, confidence=confidence, linked=linked)]
     pairs = [

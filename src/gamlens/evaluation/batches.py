@@ -37,8 +37,8 @@ class Ready:
 
 def ready(chunk: Sequence[Unit], transform: Transform | ExternalTransform, protocol: Protocol) -> Ready:
     """Decode and transform the images of items and their ground truth. An item that fails becomes an error row."""
-    views = Views.parse(protocol.views)
-    found = [(unit, attempt(_opened, unit, transform, views, protocol.kind)) for unit in chunk]
+    views = Views.parse(protocol.all_views)
+    found = [(unit, attempt(_opened, unit, transform, views, protocol.truth)) for unit in chunk]
     good = [(unit, own) for unit, own in found if not isinstance(own, GamlensError)]
     errors = tuple(error_row(unit, str(own)) for unit, own in found if isinstance(own, GamlensError))
     # From one list of (input, truth) per item, one pair per side, to one pair of tuples (inputs, truths) per side.

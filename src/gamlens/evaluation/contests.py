@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gamlens.evaluation.results import Run
+from gamlens.evaluation.row_titles import is_external, method_title
 from gamlens.evaluation.run_scores import RESAMPLED, Setting, check_real, resampled, scores
-from gamlens.methods import METHODS
 from gamlens.metrics import Difference
 
 CONTEST_NOTE = (
@@ -22,7 +22,11 @@ def contest_note(runs: Sequence[Run], *, linked: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Contest:
-    """One method against another, item by item, at the same n. Wins and losses count whole images or whole pairs."""
+    """One method against another, item by item, at the same n. Wins and losses count whole images or whole pairs.
+
+    `other_n` is 0 for a control. Explainers of other packages, which choose their layers themselves, stand against
+    every n.
+    """
 
     setting: Setting
     metric: str
@@ -30,10 +34,11 @@ class Contest:
     method: str
     other: str
     difference: Difference
+    other_n: int = 1
 
 
 def contests(run: Run, *, first: str = "gam", confidence: str = "logit", linked: bool = False) -> list[Contest]:
-    """Compare `first` item by item with every other method at the same n, and with every control (whose n is 0).
+    """Compare `first` item by item with every other method at the same n, and with every explainer and control.
 
     With `linked`, groups of pairs that share images count in place of pairs; see `run_scores.clusters`.
     """
@@ -45,10 +50,10 @@ def contests(run: Run, *, first: str = "gam", confidence: str = "logit", linked:
     found = []
     for (method, n), mine in measured.items():
         for (other, m), theirs in measured.items() if method == first else ():
-            if other != first and m in (n, 0):
+            if other != first and (m in (n, 0) or is_external(other)):
                 for title in (title for title in mine if title in theirs):
                     difference = mine[title].minus(theirs[title])
-                    found.append(Contest(Setting.of(run.about), title, n, method, other, difference))
+                    found.append(Contest(Setting.of(run.about), title, n, method, other, difference, other_n=m))
     return found
 
 
@@ -58,7 +63,7 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
     lines = []
     for contest in found:
         d = contest.difference
-        names = [METHODS[name].title if name in METHODS else name for name in (contest.method, contest.other)]
+        names = [method_title(name) if number else name for name, number in ((contest.method, 1), (contest.other, contest.other_n))]
         shown = f"{d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]"
         counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
         lines.append((*contest.setting.columns(), contest.metric, str(contest.n), *names, shown, *counts))

@@ -1,8 +1,8 @@
-"""Confidences and embeddings of the model on image x map, in batches across all methods."""
+"""Forwards of images in which pixels are hidden: every different input runs once, whichever metrics ask for it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -14,8 +14,144 @@ from gamlens.fuse import at_least_float32
 from gamlens.inputs.batch import ModelInput
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
+from gamlens.metrics import Fill
 
-IMAGES_AT_ONCE = 64
+IMAGES_AT_ONCE, IMAGES_AT_ONCE_ON_GPU = 64, 256  # images per forward
+IMPUTED_NOISE = 0.01  # the standard deviation of the noise on imputed pixels, in units of the normalised input
+LEAST_SQUARE, LARGEST_SQUARE = 1 / 8, 1 / 2  # the sides of the squares that infidelity hides, as shares of the input
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # the integers that have as many bytes as a float
+Fingerprint = tuple[int, ...]
+Ticket = tuple[Fingerprint, ...]  # the inputs of N images that were asked for, by which `outputs` finds them
+
+
+class MaskedForwards:
+    """Runs a model on many inputs, each different one once, in full batches.
+
+    `add` takes inputs and returns a ticket, `outputs` gives what the model answered to them. Inputs wait until there
+    are enough for a batch, or until an answer is asked for.
+
+    Args:
+        run: Inputs (B,C,H,W) -> outputs (B,K).
+        at_once: The number of inputs per call of `run`.
+    """
+
+    def __init__(self, run: Callable[[Tensor], Tensor], *, at_once: int = IMAGES_AT_ONCE) -> None:
+        self._run, self._at_once = run, at_once
+        self._answers: dict[Fingerprint, Tensor] = {}  # (K,) each
+        self._waiting: dict[Fingerprint, Tensor] = {}  # (C,H,W) each
+
+    def know(self, inputs: Tensor, outputs: Tensor) -> None:
+        """Take the outputs (N,K) of inputs (N,C,H,W) that ran elsewhere."""
+        self._answers.update(zip(fingerprints(inputs), outputs, strict=True))
+
+    def add(self, inputs: Tensor) -> Ticket:
+        """Ask for the outputs of N inputs (N,C,H,W)."""
+        ticket = fingerprints(inputs)
+        for mark, one in zip(ticket, inputs, strict=True):
+            if mark not in self._answers and mark not in self._waiting:
+                self._waiting[mark] = one
+        while len(self._waiting) >= self._at_once:
+            self._run_waiting()
+        return ticket
+
+    def outputs(self, ticket: Ticket) -> Tensor:
+        """The outputs (N,K) of the inputs that `add` was given."""
+        while any(mark not in self._answers for mark in ticket):
+            self._run_waiting()
+        return torch.stack([self._answers[mark] for mark in ticket])
+
+    def _run_waiting(self) -> None:
+        """Run one batch of those that wait, the first ones."""
+        marks = list(self._waiting)[: self._at_once]
+        batch = torch.stack([self._waiting.pop(mark) for mark in marks])
+        # On CPUs convolutions are up to twice as fast where the channels of a pixel lie together.
+        outputs = self._run(batch.contiguous(memory_format=torch.channels_last))
+        self._answers.update(zip(marks, at_least_float32(outputs), strict=True))
+
+
+def fingerprints(inputs: Tensor) -> Ticket:
+    """Two 64-bit sums of the bits of every input (N,...), by which equal inputs are found: N pairs of numbers."""
+    bits = inputs.detach().contiguous().view(BITS[inputs.element_size()]).flatten(1).long()
+    weights = torch.randint(-(2**63), 2**63 - 1, (2, bits.shape[1]), generator=torch.Generator().manual_seed(0)) | 1
+    sums = torch.stack([(bits * row).sum(dim=1) for row in weights.to(bits.device)], dim=1)  # modulo 2^64
+    return tuple(tuple(row) for row in sums.tolist())
+
+
+class MaskedImages:
+    """One image of each of N items, and versions of it for the model in which pixels are hidden.
+
+    Args:
+        lens: The model.
+        side: The prepared images.
+        names: The names of the images, which seed what is random.
+        protocol: The protocol.
+        run: Inputs -> outputs (B,K): class scores, or embeddings.
+        whole: The outputs (N,K) of the whole images, which are known already.
+    """
+
+    def __init__(
+        self,
+        lens: Lens,
+        side: ModelInput,
+        names: Sequence[str],
+        protocol: Protocol,
+        run: Callable[[Tensor], Tensor],
+        whole: Tensor,
+    ) -> None:
+        self.protocol, self.names, self.transform = protocol, names, _transform(lens)
+        self.images = raw(lens, side)
+        self.whole = at_least_float32(whole.detach())
+        gpu = self.images.device.type == "cuda"
+        self.forwards = MaskedForwards(run, at_once=IMAGES_AT_ONCE_ON_GPU if gpu else IMAGES_AT_ONCE)
+        self.forwards.know(self.hidden(torch.ones_like(self.images[:, 0])), self.whole)
+        self._background: Tensor | None = None
+
+    def hidden(self, maps: Tensor) -> Tensor:
+        """Image x map, (N,H,W) -> (N,C,H,W), normalised; hidden pixels have the protocol's colour."""
+        fill: Fill = "mean" if self.protocol.fill == "mean" else "black"
+        mean, std = self.transform.mean, self.transform.std
+        return metrics.explain_mask(self.images, maps.to(self.images), mean=mean, std=std, fill=fill)
+
+    def shown(self, mask: Tensor) -> Tensor:
+        """The pixels of a mask (N,H,W) on the background of insertion and deletion: (N,C,H,W), normalised."""
+        if self.protocol.curve_background != "blur":
+            return self.hidden(mask)
+        if self._background is None:
+            kernel, sigma = self.protocol.blur_kernel, self.protocol.blur_sigma
+            self._background = metrics.blurred(self.images, kernel=kernel, sigma=sigma)
+        mean, std = self.transform.mean, self.transform.std
+        weight = mask.to(self.images)
+        return metrics.explain_mask(self.images, weight, mean=mean, std=std, background=self._background)
+
+    def imputed(self, removed: Tensor) -> Tensor:
+        """The images with removed pixels, bool (N,H,W), imputed linearly from their neighbours, with a little noise.
+
+        The noise of an image is the same for every map. Imputation is a weighted mean, so that it makes no difference
+        whether it comes before or after the normalisation.
+        """
+        std = self.images.new_tensor(self.transform.std)[:, None, None]
+        mean = self.images.new_tensor(self.transform.mean)[:, None, None]
+        noise = torch.stack([torch.randn(self.images.shape[1:], generator=seeded(name)) for name in self.names])
+        noise = IMPUTED_NOISE * noise.to(self.images) * removed.to(self.images)[:, None]
+        return (metrics.impute(self.images, removed.to(self.images.device)) - mean) / std + noise
+
+    def squares(self, count: int) -> Tensor:
+        """Random squares, `count` per image: bool (count,N,H,W). An image has the same ones in every run and batch."""
+        height, width = self.images.shape[2:]
+        found = torch.zeros(count, len(self.names), height, width, dtype=torch.bool)
+        for place, name in enumerate(self.names):
+            draws = torch.rand(count, 3, generator=seeded(name)).tolist()
+            for number, (size, y, x) in enumerate(draws):
+                share = LEAST_SQUARE + (LARGEST_SQUARE - LEAST_SQUARE) * size
+                rows, columns = max(1, round(share * height)), max(1, round(share * width))
+                top, left = int(y * (height - rows + 1)), int(x * (width - columns + 1))
+                found[number, place, top : top + rows, left : left + columns] = True
+        return found.to(self.images.device)
+
+
+def seeded(name: str, more: int = 0) -> torch.Generator:
+    """A random generator that depends on the name of an image alone, and on a number."""
+    return torch.Generator().manual_seed(crc32(name.encode(errors="replace")) + more)
 
 
 def as_model_takes(lens: Lens, batch: Tensor) -> Tensor:
@@ -41,59 +177,6 @@ def confidences(output: Tensor, labels: Tensor, *, multi_label: bool, temperatur
     chosen = labels.repeat(len(output) // len(labels))[:, None]
     found = {"logit": output, "probability": chance}
     return {name: values.gather(1, chosen).view(-1, len(labels)) for name, values in found.items()}
-
-
-def under_maps(
-    lens: Lens,
-    images: Tensor,
-    maps: list[Tensor],
-    labels: Tensor,
-    protocol: Protocol,
-    *,
-    background: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """Return the logit and the probability of each image's label on image x map, for M sets of maps (N,H,W).
-
-    Hidden pixels have the protocol's colour, or show the `background` (N,3,H,W).
-
-    Returns:
-        {name: (M,N)}.
-    """
-    outputs = torch.cat([lens.outputs(batch) for batch in _masked(lens, images, maps, protocol, background)])
-    return confidences(outputs, labels, multi_label=lens.multi_label, temperature=protocol.temperature)
-
-
-def embeddings(lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol) -> Tensor:
-    """Return the embeddings of image x map, for M sets of maps (N,H,W): (M,N,D)."""
-    found = [at_least_float32(lens.embed(batch)).cpu() for batch in _masked(lens, images, maps, protocol)]
-    return torch.cat(found).view(-1, len(images), found[0].shape[1])
-
-
-def curves(lens: Lens, images: Tensor, maps: Tensor, labels: Tensor, protocol: Protocol) -> dict[str, Tensor]:
-    """The probability while pixels appear (`inserted`) or vanish (`deleted`) in the map's order: (S,N) each."""
-    order = [mask.to(images) for mask in metrics.steps(maps, protocol.curves)]
-    background = None
-    if protocol.curve_background == "blur":
-        background = metrics.blurred(images, kernel=protocol.blur_kernel, sigma=protocol.blur_sigma)
-    shown = [*order, *(1 - mask for mask in order[1:-1])]  # both curves have the same ends, the other way round
-    found = under_maps(lens, images, shown, labels, protocol, background=background)["probability"]
-    inserted, inner = found[: len(order)], found[len(order) :]
-    return {"inserted": inserted, "deleted": torch.cat([inserted[-1:], inner, inserted[:1]])}
-
-
-def _masked(
-    lens: Lens, images: Tensor, maps: list[Tensor], protocol: Protocol, background: Tensor | None = None
-) -> Iterator[Tensor]:
-    """Yield batches of image x map: all images under several of the maps at once, up to IMAGES_AT_ONCE images."""
-    transform = _transform(lens)
-    fill: Any = protocol.fill
-    together = max(1, IMAGES_AT_ONCE // len(images))
-    for start in range(0, len(maps), together):
-        part = torch.cat([values.to(images) for values in maps[start : start + together]])
-        times = len(part) // len(images)
-        several = images.repeat(times, 1, 1, 1)
-        behind = None if background is None else background.repeat(times, 1, 1, 1)
-        yield metrics.explain_mask(several, part, mean=transform.mean, std=transform.std, fill=fill, background=behind)
 
 
 def _transform(lens: Lens) -> Transform:

@@ -1,44 +1,51 @@
-"""Make the maps of items and measure them.
+"""Measure the maps of items.
 
-One forward per image serves every method, n and fusion. Images that are masked by different maps share batches.
+One forward per image serves every method of ours, n and fusion (`map_makers`). Images that are masked by different maps
+share batches, and a masked image that several metrics ask for runs once (`masked`, `objective`).
 
 Each item gives one row per method, n and fusion (and side of a pair): what the item is, the mean of its map, and the
-columns of every metric of the protocol's kind (METRICS); or an error.
+columns of every metric of the protocol's kinds (METRICS); or an error.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gamlens import boxes as locate
-from gamlens import metrics, scores
+from gamlens import metrics
 from gamlens.engine import ResultRow, pieces
 from gamlens.errors import GamlensError, GamlensWarning, attempt
-from gamlens.evaluation import masked
 from gamlens.evaluation.batches import Ready, error_row, head, ready, split
+from gamlens.evaluation.map_makers import MadeMaps, MapKey, RowMaker, plain
+from gamlens.evaluation.masked import MaskedImages, seeded
 from gamlens.evaluation.metric_columns import measure_metrics
+from gamlens.evaluation.objective import ScoredItems, class_items, masked_fields, pair_items
 from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
-from gamlens.explanation import Explanation
-from gamlens.fuse import Fusion, at_least_float32
+from gamlens.inputs.batch import ModelInput
 from gamlens.lens import Lens
 from gamlens.metrics import MetricInput
-from gamlens.trace import Trace
 
-MapKey = tuple[str, int, str]  # the method, n, and how the blocks are joined; controls have n = 0
 Maps = dict[MapKey, Tensor]  # (N,H,W) each
-UNCHANGED = "ones"  # the control that hides nothing: image x map is the image, so it needs no forward of its own
+NOISE_RADIUS = 0.02  # how far the noise of the maximal sensitivity moves a value of the normalised input
 
 
 def evaluate(lens: Lens, items: Sequence[Unit], protocol: Protocol, *, batch: int = 16) -> Iterator[list[ResultRow]]:
     """Measure the items, `batch` at a time; yields the rows of each batch. An item that fails becomes an error row."""
     worker = Measurer(lens, protocol)
-    for chunk in pieces(items, batch):
+    for chunk in pieces(costed_items(items, protocol, batch=batch, chunk=len(items)), batch):
         yield worker.work(worker.load(chunk))
+
+
+def costed_items(items: Sequence[Unit], protocol: Protocol, *, batch: int, chunk: int) -> Sequence[Unit]:
+    """The items, of which those of the first batch of every chunk are marked: there, costs are measured."""
+    if not protocol.cost:
+        return items
+    return [replace(unit, costed=place % chunk < batch) for place, unit in enumerate(items)]
 
 
 @dataclass
@@ -52,29 +59,32 @@ class Measurer:
     lens: Lens
     protocol: Protocol
     measured: bool = False
+    maker: RowMaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.maker = RowMaker(self.lens, self.protocol)
 
     def load(self, items: Sequence[Unit]) -> Ready:
         return ready(items, self.lens.transform, self.protocol)
 
     def work(self, loaded: Ready) -> list[ResultRow]:
-        rows = measure(self.lens, loaded, self.protocol, strict=not self.measured)
+        rows = measure(self.maker, loaded, strict=not self.measured)
         self.measured = self.measured or any(not row["error"] for row in rows)
         return rows
 
 
-def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = False) -> list[ResultRow]:
+def measure(maker: RowMaker, batch: Ready, *, strict: bool = False) -> list[ResultRow]:
     """Return the rows of a batch. If the batch fails, its items are tried one by one; those that fail give error rows.
 
     With `strict` an error is raised if all of them fail.
     """
     if not batch.units:
         return list(batch.errors)
-    make = _class_rows if protocol.task == "classification" else _pair_rows
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):
-        whole = attempt(make, lens, batch, protocol)
+        whole = attempt(_measured_rows, maker, batch)
         if not isinstance(whole, GamlensError):
             return [*batch.errors, *whole]
-        single = [attempt(make, lens, one, protocol) for one in split(batch)] if len(batch.units) > 1 else [whole]
+        single = [attempt(_measured_rows, maker, one) for one in split(batch)] if len(batch.units) > 1 else [whole]
     found = list(zip(batch.units, single, strict=True))
     measured = [row for _, rows in found if not isinstance(rows, GamlensError) for row in rows]
     if strict and not measured:
@@ -83,42 +93,130 @@ def measure(lens: Lens, batch: Ready, protocol: Protocol, *, strict: bool = Fals
     return [*batch.errors, *measured, *failed]
 
 
-def _class_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
+def _measured_rows(maker: RowMaker, batch: Ready) -> list[ResultRow]:
+    """The rows of a batch: of classes with side "", of pairs with the sides "x" and "y", or "both"."""
+    protocol = maker.protocol
     labels = [unit.label for unit in batch.units]
-    trace = lens.trace(
-        batch.sides[0], labels, n=max(protocol.n), method=protocol.methods, views=protocol.views,
-        refine=protocol.refinement, keep_graph=False,
-    )  # fmt: skip
-    explain = partial(trace.explain, lattice=protocol.lattice, refine=protocol.refinement)
-    maps, output = _with_controls(_explained(explain, protocol), trace, batch, 0, protocol), trace.output
-    assert output is not None
-    del trace
-    inputs = _with_truth(batch, 0, maps, protocol)
+    samples = [[unit.samples[place] for unit in batch.units] for place in range(len(batch.sides))]
+    costed = protocol.cost and any(unit.costed for unit in batch.units)
+    made = maker.make(batch.sides, labels, samples, costed=costed)
+    sides = [_with_controls(made, maker, batch, place) for place in range(len(batch.sides))]
+    made.traces = ()
+    inputs = {
+        place: dict(zip(maps, _with_truth(batch, place, maps, protocol), strict=True))
+        for place, maps in enumerate(sides)
+    }
+    fields: dict[str, dict[MapKey, dict[str, Any]]]
     if "objective" in protocol.kinds:
-        both = zip(inputs, _confidences(lens, batch, maps, output, protocol), strict=True)
-        inputs = (replace(given, **found) for given, found in both)
-    return _rows(batch, 0, "", maps, inputs, protocol)
+        fields = _objective_fields(maker, batch, made, sides)
+    else:
+        names = "xy" if maker.of_pairs else ("",)
+        fields = {name: {key: {} for key in sides[place]} for place, name in enumerate(names)}
+    rows: list[ResultRow] = []
+    for side, by_key in fields.items():
+        place = int(side == "y")
+        given = []
+        for key, own in by_key.items():
+            base = inputs[place][key]
+            known: dict[str, Any] = {**own, **_costs(made, key, protocol, len(labels))}
+            for name in ("hidden", "maps_of_masked", "maps_of_noisy"):  # these lie where the maps do
+                if name in known:
+                    known[name] = known[name].to(base.maps.device)
+            given.append(replace(base, **known))
+        maps = {key: sides[place][key] for key in by_key}
+        rows += _rows(batch, place, side, maps, given, protocol)
+    return rows
 
 
-def _pair_rows(lens: Lens, batch: Ready, protocol: Protocol) -> list[ResultRow]:
-    pair = lens.trace_pair(
-        *batch.sides, n=max(protocol.n), method=protocol.methods, views=protocol.views, refine=protocol.refinement
-    )
-    traces = pair.sides(protocol.task, keep=False)
-    pair.release()
-    whole = {side: at_least_float32(e.detach()).cpu() for side, e in zip("xy", pair.embeddings, strict=True)}
-    explain = partial(pair.explain, score=protocol.task, lattice=protocol.lattice, refine=protocol.refinement)
-    both, sides = _explained(explain, protocol), {}
-    for place, (side, trace) in enumerate(zip("xy", traces, strict=True)):
-        own = {key: getattr(result, side) for key, result in both.items()}
-        sides[side] = _with_controls(own, trace, batch, place, protocol)
-    similarities = _similarities(lens, batch, sides, whole, protocol) if "objective" in protocol.kinds else None
-    if similarities is None:
-        rows = []
-        for place, (side, maps) in enumerate(sides.items()):
-            rows += _rows(batch, place, side, maps, _with_truth(batch, place, maps, protocol), protocol)
-        return rows
-    return _similarity_rows(batch, sides, similarities, protocol)
+def _costs(made: MadeMaps, key: MapKey, protocol: Protocol, items: int) -> dict[str, Tensor]:
+    """The fields `seconds` and `peak_bytes` of a MetricInput; {} if the costs of this row were not measured."""
+    found: dict[str, Tensor] = {}
+    if protocol.cost and key in made.seconds:
+        found["seconds"] = torch.full((items,), made.seconds[key], dtype=torch.float64)
+    if protocol.cost and key in made.peak_bytes:
+        found["peak_bytes"] = made.peak_bytes[key]
+    return found
+
+
+def _objective_fields(
+    maker: RowMaker, batch: Ready, made: MadeMaps, sides: Sequence[Maps]
+) -> dict[str, dict[MapKey, dict[str, Any]]]:
+    """The fields of a MetricInput that the model's score gives: {side: {key: fields}}.
+
+    Of pairs x is masked while y stays whole ("x"), and the other way round ("y"); with `protocol.masked` "both", the
+    masked x is compared with the masked y ("both").
+    """
+    protocol, lens = maker.protocol, maker.lens
+    run = maker.scorer.embed if maker.of_pairs else maker.scorer.outputs
+    images = []
+    for place, (prepared, whole) in enumerate(zip(batch.sides, made.outputs, strict=True)):
+        names = [unit.samples[place].name for unit in batch.units]
+        images.append(MaskedImages(lens, prepared, names, protocol, run, whole))
+    if maker.of_pairs:
+        items = pair_items((images[0], images[1]), protocol)
+        masked = {"both": (0, 1)} if protocol.masked == "both" else {"x": (0,), "y": (1,)}
+    else:
+        labels = torch.tensor([unit.label for unit in batch.units])
+        items = class_items(images[0], labels, protocol, multi_label=lens.multi_label)
+        masked = {"": (0,)}
+    wanted = [(side, key) for side in masked for key in sides[0]]
+    rows = [[(place, sides[place][key]) for place in masked[side]] for side, key in wanted]
+    found: dict[str, dict[MapKey, dict[str, Any]]] = {side: {} for side in masked}
+    for (side, key), fields in zip(wanted, masked_fields(items, rows), strict=True):
+        found[side][key] = fields
+    for side, places in masked.items():
+        if len(places) == 1:
+            _explain_again(maker, batch, items, places[0], sides[places[0]], found[side])
+    return found
+
+
+def _explain_again(
+    maker: RowMaker,
+    batch: Ready,
+    items: ScoredItems,
+    place: int,
+    maps: Maps,
+    found: Mapping[MapKey, dict[str, Any]],
+) -> None:
+    """Add the maps of image x map, and of noisy copies of the images, to the fields of every row.
+
+    A control does not look at the image: its maps are the same. Maps that another program wrote have none.
+    """
+    protocol = maker.protocol
+    labels, controls = [unit.label for unit in batch.units], [key for key in maps if key[1] == 0]
+    if protocol.coherency:
+        for key, values in maps.items():
+            inputs: list[Any] = [plain(side).batches[0] for side in batch.sides]
+            inputs[place] = items.images[place].hidden(values)
+            again = {key: maps[key]} if key in controls else {
+                one: made[place] for one, made in maker.again(inputs, labels, [key]).items()
+            }  # fmt: skip
+            if key in again:
+                found[key]["maps_of_masked"] = again[key]
+    if protocol.sensitivity:
+        copies = []
+        for number in range(protocol.sensitivity):
+            noisy = [
+                _with_noise(side, items.images[place].names, number) if own == place else side
+                for own, side in enumerate(batch.sides)
+            ]
+            copies.append({key: made[place] for key, made in maker.all_again(noisy, labels).items()})
+        for key, values in maps.items():
+            own = [values] * len(copies) if key in controls else [copy[key] for copy in copies if key in copy]
+            if own:
+                found[key]["maps_of_noisy"] = torch.stack([one.to(values.device) for one in own])
+
+
+def _with_noise(side: ModelInput, names: Sequence[str], number: int) -> ModelInput:
+    """The images with uniform noise of at most NOISE_RADIUS, the same in every view, at the view's size."""
+    shape = side.batches[0].shape[1:]
+    noise = torch.stack([torch.rand(shape, generator=seeded(name, number + 1)) for name in names])
+    noise = (NOISE_RADIUS * (2 * noise - 1)).to(side.batches[0])
+    batches = []
+    for batch, mirrored in zip(side.batches, side.mirrored, strict=True):
+        own = noise if batch.shape == noise.shape else F.interpolate(noise, size=batch.shape[2:], mode="nearest")
+        batches.append(batch + (own.flip(3) if mirrored else own))
+    return replace(side, batches=tuple(batches))
 
 
 def _with_truth(batch: Ready, place: int, maps: Maps, protocol: Protocol) -> Iterator[MetricInput]:
@@ -155,123 +253,16 @@ def _masks(batch: Ready, place: int) -> tuple[Tensor, Tensor]:
     return truth, void
 
 
-def _confidences(lens: Lens, batch: Ready, maps: Maps, output: Tensor, protocol: Protocol) -> Iterator[dict[str, Any]]:
-    """Yield one dict per entry of `maps`: the fields `before` and `after` of a MetricInput, and curves if asked for.
-
-    They hold the scores of the items' labels on the image and on image x map. All maps go through the model together;
-    entries that are the same tensor, such as every fusion at n = 1, share a forward.
-    """
-    labels = torch.tensor([unit.label for unit in batch.units])
-    before = masked.confidences(output, labels, multi_label=lens.multi_label, temperature=protocol.temperature)
-    images = masked.raw(lens, batch.sides[0])
-    asked = {id(values): values for (method, _, _), values in maps.items() if method != UNCHANGED}
-    after = masked.under_maps(lens, images, list(asked.values()), labels, protocol)
-    by_ranks: dict[str, Tensor] = {}
-    different = {id(values): values for values in maps.values()}
-    if protocol.equal_mass:
-        ranked = [metrics.equal_mass(values) for values in different.values()]
-        by_ranks = masked.under_maps(lens, images, ranked, labels, protocol)
-    ranks = {place: number for number, place in enumerate(different)}
-    order = {place: number for number, place in enumerate(asked)}
-    whole = {name: values[0] for name, values in before.items()}
-    for (method, _, _), values in maps.items():
-        found = masked.curves(lens, images, values, labels, protocol) if protocol.curves else {}
-        hidden = {name: own[order[id(values)]] for name, own in after.items()} if method != UNCHANGED else whole
-        equal = {name: own[ranks[id(values)]] for name, own in by_ranks.items()}
-        yield {"before": whole, "after": hidden, "equal_mass": equal, **found}
-
-
-def _similarities(
-    lens: Lens, batch: Ready, sides: Mapping[str, Maps], whole: Mapping[str, Tensor], protocol: Protocol
-) -> dict[MapKey, dict[str, dict[str, Any]]]:
-    """The similarity of pairs before and after images are masked, as fields of a MetricInput: {map: {side: fields}}.
-
-    After: the masked x with the whole y (side "x"), and the whole x with the masked y ("y"); with `protocol.masked`
-    "both", the masked x with the masked y ("both"). Entries that are the same tensor share a forward.
-
-    Args:
-        lens: The model.
-        batch: The N pairs.
-        sides: The maps of "x" and of "y".
-        whole: The embeddings (N,D) of the unmasked images "x" and "y".
-        protocol: The protocol.
-    """
-    rule = scores.find_pair_score(protocol.task).fn
-    hidden: dict[str, dict[int, Tensor]] = {}
-    by_ranks: dict[str, dict[MapKey, Tensor]] = {}
-    for side, images in zip("xy", batch.sides, strict=True):
-        asked = {id(values): values for (method, _, _), values in sides[side].items() if method != UNCHANGED}
-        pixels = masked.raw(lens, images)
-        found = masked.embeddings(lens, pixels, list(asked.values()), protocol)
-        hidden[side] = dict(zip(asked, found, strict=True))
-        if protocol.equal_mass:
-            ranked = [metrics.equal_mass(values) for values in sides[side].values()]
-            by_ranks[side] = dict(zip(sides[side], masked.embeddings(lens, pixels, ranked, protocol), strict=True))
-    before = rule(whole["x"], whole["y"])
-
-    def after(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        if protocol.masked == "both":
-            return {"both": rule(x, y)}
-        return {"x": rule(x, whole["y"]), "y": rule(whole["x"], y)}
-
-    similarities: dict[MapKey, dict[str, dict[str, Any]]] = {}
-    for key in sides["x"]:
-        x, y = (hidden[side].get(id(sides[side][key]), whole[side]) for side in "xy")
-        equal = after(by_ranks["x"][key], by_ranks["y"][key]) if by_ranks else {}
-        similarities[key] = {}
-        for side, value in after(x, y).items():
-            fields = {"before": before, "after": before if key[0] == UNCHANGED else value}
-            fields |= {"equal_mass": equal[side]} if equal else {}
-            similarities[key][side] = {name: {"similarity": scored} for name, scored in fields.items()}
-    return similarities
-
-
-def _similarity_rows(
-    batch: Ready,
-    sides: Mapping[str, Maps],
-    similarities: Mapping[MapKey, Mapping[str, Mapping[str, Any]]],
-    protocol: Protocol,
-) -> list[ResultRow]:
-    """The rows of pairs that have similarities, and for an ablation also what is measured by their ground truth."""
-    inputs = {
-        side: dict(zip(maps, _with_truth(batch, place, maps, protocol), strict=True))
-        for place, (side, maps) in enumerate(sides.items())
-    }
-    rows: list[ResultRow] = []
-    for key, by_side in similarities.items():
-        for side, found in by_side.items():
-            place = int(side == "y")
-            own = "xy"[place]
-            given = replace(inputs[own][key], **found)
-            rows += _rows(batch, place, side, {key: sides[own][key]}, [given], protocol)
-    return rows
-
-
-def _explained(explain: Callable[[str, int, Fusion], Any], protocol: Protocol) -> dict[MapKey, Any]:
-    """Call `explain` for every method, n and fusion of the protocol. At n = 1 all fusions share one result."""
-    fusions = protocol.fusions or ("mean",)
-    found: dict[MapKey, Any] = {}
-    for method in protocol.methods:
-        for n in protocol.n:
-            for how in fusions:
-                first = (method, 1, fusions[0])
-                same = n == 1 and first in found
-                found[method, n, how] = found[first] if same else explain(method, n, protocol.fusion(how, n))
-    return found
-
-
-def _with_controls(
-    found: Mapping[MapKey, Explanation], trace: Trace, batch: Ready, place: int, protocol: Protocol
-) -> Maps:
+def _with_controls(made: MadeMaps, maker: RowMaker, batch: Ready, place: int) -> Maps:
     """The maps of the methods and of the controls; `place` says which image of each item they are of."""
-    maps = {key: result.maps for key, result in found.items()}
+    maps = {key: own[place] for key, own in made.maps.items()}
     first = next(iter(maps.values()))
     names, (height, width) = [unit.samples[place].name for unit in batch.units], first.shape[1:]
     for name, make in metrics.CONTROLS.items():
         maps[name, 0, CONTROL] = make(names, height, width).to(first.device)
-    if protocol.refinement is not None:
+    if maker.refines is not None and made.traces:
         for name in metrics.REFINED_CONTROLS:
-            maps[f"{name}_refined", 0, CONTROL] = trace.refine(maps[name, 0, CONTROL], protocol.refinement)
+            maps[f"{name}_refined", 0, CONTROL] = made.traces[place].refine(maps[name, 0, CONTROL], maker.refines)
     return maps
 
 

@@ -15,8 +15,9 @@ from gamlens.scores import PAIR_SCORES
 
 
 def metrics_of(*kinds: str) -> dict[str, Metric]:
-    """The metrics that these kinds of evaluation measure, in the order of METRICS."""
-    return {name: metric for name, metric in METRICS.items() if any(kind in metric.kinds for kind in kinds)}
+    """The metrics that these kinds of evaluation measure, in the order of METRICS. A kind may stand for two: "a+b"."""
+    wanted = {part for kind in kinds for part in kind.split("+")}
+    return {name: metric for name, metric in METRICS.items() if not wanted.isdisjoint(metric.kinds)}
 
 
 def metric_column_types() -> dict[str, str]:
@@ -61,22 +62,35 @@ def measure_metrics(kinds: tuple[str, ...], given: MetricInput) -> dict[str, lis
 
 
 def needs_positive(about: Mapping[str, Any]) -> list[str]:
-    """The titles of the metrics that have no meaning for a run, because its pair score may be zero or negative."""
-    protocol = about["protocol"]
-    if protocol["task"] not in PAIR_SCORES or PAIR_SCORES[protocol["task"]].positive:
-        return []
-    return [metric.title for metric in metrics_of(protocol["kind"]).values() if metric.needs_positive_score]
+    """The titles of the metrics that have no meaning for a run, because its pair score may be zero or negative, or
+    higher than 1.
+    """
+    return list(dict.fromkeys(title for titles in _senseless(about).values() for title in titles))
 
 
 def left_out_note(about: Mapping[str, Any]) -> str:
     """A sentence about the metrics that the tables of a run leave out, and why; "" if they have all metrics."""
-    if not (titles := needs_positive(about)):
-        return ""
     task = about["protocol"]["task"]
-    return (
-        f"Left out: {', '.join(titles)}. It is a share of the explained score, and the score {task!r} may be zero or "
-        "negative."
-    )
+    reasons = {
+        "positive": f"It is a share of the explained score, and the score {task!r} may be zero or negative.",
+        "up_to_one": f"It is a share of what is missing to a score of 1, and the score {task!r} may be higher.",
+    }
+    found = _senseless(about).items()
+    return " ".join(f"Left out: {', '.join(titles)}. {reasons[what]}" for what, titles in found if titles)
+
+
+def _senseless(about: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The titles of metrics without meaning for a run, by the property that its pair score lacks."""
+    protocol = about["protocol"]
+    if protocol["task"] not in PAIR_SCORES:
+        return {}
+    score, chosen = PAIR_SCORES[protocol["task"]], metrics_of(protocol["kind"]).values()
+    found: dict[str, list[str]] = {}
+    if not score.positive:
+        found["positive"] = [metric.title for metric in chosen if metric.needs_positive_score]
+    if not score.up_to_one:
+        found["up_to_one"] = [metric.title for metric in chosen if metric.needs_score_up_to_one]
+    return found
 
 
 def _listed(who: str, values: Any, kind: str, items: int) -> list[Any]:

@@ -13,7 +13,6 @@ from gamlens import data, metrics
 from gamlens.data import DATASETS, Dataset, Item, Manifest
 from gamlens.errors import GamlensError, attempt
 from gamlens.evaluation import results, tables
-from gamlens.evaluation.measure import UNCHANGED
 from gamlens.evaluation.paper_layout import PaperNetwork, PaperSection, PaperTable
 from gamlens.evaluation.protocol import Protocol, Unit, units
 from gamlens.evaluation.results import Run
@@ -21,6 +20,7 @@ from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.lens import Lens
 
 RUNS_FOLDER = "runs"
+HIDES_NOTHING = "ones"  # the control under which image x map is the image: it needs no forward of its own
 RunKey = tuple[str, str, str]  # the network's name, the task, and the kind of evaluation
 
 
@@ -85,7 +85,7 @@ class PaperRun:
     @property
     def forwards(self) -> int:
         """How many images go through the network per item: the image itself and, for scores, image x each map."""
-        maps = len(self.protocol.methods) * len(self.protocol.n) + len({*metrics.CONTROLS} - {UNCHANGED})
+        maps = len(self.protocol.methods) * len(self.protocol.n) + len({*metrics.CONTROLS} - {HIDES_NOTHING})
         images = len(next(iter(self.rows.values()))[0].samples)
         return images * (1 + maps if self.protocol.kind == "objective" else 1)
 

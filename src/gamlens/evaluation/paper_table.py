@@ -118,12 +118,12 @@ def fill_table(plan: TablePlan, measured: Mapping[RunKey, Run], *, confidence: s
     lines = []
     for line in plan.table.lines():
         key = (line.network.name, line.section.task, line.section.kind)
-        empty = FilledLine(line, _better(line), paper=_papers(line, protocol.methods, protocol.n))
+        empty = FilledLine(line, _better(line), paper=_papers(line, protocol.method_names, protocol.n))
         lines.append(found.get((key, line.subset), {}).get(line.metric, empty))
     appendix = tuple(line for part in found.values() for line in part.values())
     chosen = {name: getattr(protocol, name) for name in SHARED_CHOICES} | {"confidence": confidence}
     text = ", ".join(f"{name}={value}" for name, value in chosen.items())
-    return FilledTable(plan.table, protocol.methods, protocol.n, tuple(lines), appendix, plan.missing, text, plan.limit)
+    return FilledTable(plan.table, protocol.method_names, protocol.n, tuple(lines), appendix, plan.missing, text, plan.limit)
 
 
 def _measured_lines(line: PaperLine, run: PaperRun, whole: Run, confidence: str) -> dict[str, FilledLine]:
@@ -136,7 +136,7 @@ def _measured_lines(line: PaperLine, run: PaperRun, whole: Run, confidence: str)
         mine = PaperLine(line.section, line.network, line.subset, title)
         found[title] = FilledLine(
             mine, next(iter(own.values())).better, run.lens.name, own,
-            _papers(mine, run.protocol.methods, run.protocol.n), len(run.rows[line.subset]), len(part.errors),
+            _papers(mine, run.protocol.method_names, run.protocol.n), len(run.rows[line.subset]), len(part.errors),
         )  # fmt: skip
     return found
 

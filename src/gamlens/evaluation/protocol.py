@@ -1,18 +1,21 @@
 """What is measured and how. Every choice has a name, and is recorded with every result."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from gamlens import methods
 from gamlens.data import DATASETS, PAIRS_PER_CLASS, Dataset, Manifest, Sample, narrow, neighbour_pairs, pairs, small
 from gamlens.errors import GamlensError, near
+from gamlens.evaluation.explainers.explainer import Explainer
+from gamlens.evaluation.map_rows import MapRow
 from gamlens.fuse import FUSIONS, Fusion
 from gamlens.inputs.batch import Views
 from gamlens.lattice import READINGS
 from gamlens.metrics import BLUR_KERNEL, BLUR_SIGMA, KINDS, check_blur
-from gamlens.refine import Refinement
+from gamlens.refine import SHARP_VIEWS, Refinement
 from gamlens.scores import PAIR_SCORES, check_temperature
 
 ABLATED_KINDS = ("localization", "objective")  # the kinds whose metrics an ablation measures
@@ -22,8 +25,9 @@ JOINED = (*FUSIONS, WEIGHTS)  # the names of all ways to join blocks
 NOT_RECORDED = ("fusions", "block_weights")  # the ablation records them as its plan
 PAIR_MARK = "~"  # stands between the names of the two images in the name of a pair
 ADDED = ("temperature", "pairs_per_class", "curve_background", "blur_kernel", "blur_sigma", "lattice", "refine", "keep")
+JOINT_KINDS = tuple(f"objective+{kind}" for kind in KINDS if kind != "objective")  # two kinds measured on the same maps
 CHOICES: dict[str, tuple[str, ...]] = {
-    "kind": KINDS,
+    "kind": (*KINDS, *JOINT_KINDS),
     "subset": ("all", "25", "10"),
     "input": ("squash", "crop"),
     "fill": ("black", "mean"),
@@ -37,6 +41,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # What a run was measured with whose run.json does not have these fields, because an earlier version wrote it.
 UNSAID: dict[str, Any] = {"hold_out_by": "maps", "lattice": "keep", "temperature": 1.0, "pairs_per_class": 3}
 UNSAID |= {"refine": 0, "keep": Refinement.keep, "equal_mass": False}
+UNSAID |= {"road": [], "infidelity": 0, "sensitivity": 0, "coherency": False, "cost": False, "variant_n": 0}
+UNSAID |= {"compiled": False}
 UNSAID |= {"curve_background": "fill", "blur_kernel": BLUR_KERNEL, "blur_sigma": BLUR_SIGMA}  # any blur will do
 
 
@@ -50,10 +56,13 @@ class Protocol:
     """What an evaluation measures. The defaults are the paper's, as we read it.
 
     Attributes:
-        kind: What is compared with the maps: "localization" boxes, "segmentation" masks, "objective" the model's score.
+        kind: What is compared with the maps: "localization" boxes, "segmentation" masks, "objective" the model's score;
+            "objective+localization" and "objective+segmentation" measure both on the same maps.
         task: What is explained: "classification", or the name of a pair score.
-        methods: The methods.
-        n: The numbers of blocks.
+        methods: The methods: names of METHODS, with the suffixes "+refine" and "+views" for refined maps and maps
+            averaged over views ("gam+refine+views"); explainers of other packages or of a user's file by their spec
+            (`explainers.find`); or an Explainer.
+        n: The numbers of blocks. Explainers that do not read blocks give one row, whatever n.
         subset: "all" items, or only those with small objects: up to the "25"th or "10"th percentile of object size.
         input: How an image becomes the model's input: "squash" resizes the whole image, "crop" cuts out its centre.
         fill: The colour of hidden pixels in image x map: "black" or "mean".
@@ -73,6 +82,14 @@ class Protocol:
         equal_mass: Whether the objective evaluation also measures ADP with every map replaced by its ranks, which takes
             one more forward per map.
         curves: The number of steps of insertion and deletion; 0 to leave both out.
+        road: The percentages of pixels that ROAD removes, such as (10, 30, 50, 70, 90); () to leave ROAD out.
+        infidelity: The number of random squares that are hidden to measure infidelity; 0 to leave it out.
+        sensitivity: The number of noisy copies of every image that are explained to measure the maximal sensitivity; 0
+            to leave it out.
+        coherency: Whether image x map is explained again, which coherency and ADCC need.
+        cost: Whether the time and the memory that each map takes are measured.
+        variant_n: The number of blocks of methods with +refine or +views; 0 for every number of `n`.
+        compiled: Whether masked images run through the compiled network, whose results differ in the last digits.
         temperature: What the class scores are divided by before they become the probability of the objective
             evaluation. Maps are made of the class score itself and do not depend on it.
         pairs_per_class: How many pairs of each class are drawn.
@@ -87,7 +104,7 @@ class Protocol:
 
     kind: str = "localization"
     task: str = "classification"
-    methods: tuple[str, ...] = methods.PAPER_METHODS
+    methods: tuple[str | Explainer, ...] = methods.PAPER_METHODS
     n: tuple[int, ...] = (1, 2)
     subset: str = "all"
     input: str = "squash"
@@ -111,17 +128,32 @@ class Protocol:
     refine: int = 0
     keep: float = Refinement.keep
     equal_mass: bool = False
+    road: tuple[float, ...] = ()
+    infidelity: int = 0
+    sensitivity: int = 0
+    coherency: bool = False
+    cost: bool = False
+    variant_n: int = 0
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in choices().items():
             if (value := getattr(self, name)) not in allowed:
                 raise GamlensError(f"{name} cannot be {value!r}: {near(str(value), allowed)}")
-        for method in self.methods:
-            if methods.find(method).kind == "input":
-                known = ", ".join(methods.names("block", "attention"))
-                raise GamlensError(f"Method {method!r} reads no blocks: evaluate methods that do, such as {known}.")
-            if methods.find(method).kind == "pair" and self.task == "classification":
-                raise GamlensError(f"Method {method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
+        rows = [MapRow.parse(method) for method in self.methods]
+        for row in rows:
+            row.check(self.task)
+        if any(row.variant for row in rows) and (self.refine or self.views):
+            raise GamlensError(
+                "A method with +refine or +views says itself how its maps are made: leave refine and views out, which "
+                "apply to every method."
+            )
+        if self.variant_n and self.variant_n not in self.n:
+            raise GamlensError(f"variant_n={self.variant_n} is not among the numbers of blocks, n={self.n}: add it.")
+        if self.fusions and any(row.explainer or row.name != row.method for row in rows):
+            raise GamlensError("Fusions can be varied only for our own methods, without +refine and +views.")
+        if twice := [name for name, count in Counter(row.name for row in rows).items() if count > 1]:
+            raise GamlensError(f"The method {twice[0]!r} is named twice: name it once.")
         if self.pairs_per_class < 1:
             raise GamlensError(f"pairs_per_class={self.pairs_per_class}: give the number of pairs to draw, at least 1.")
         if self.pairs_per_class != PAIRS_PER_CLASS and self.pairs != "drawn":
@@ -140,8 +172,16 @@ class Protocol:
             raise GamlensError(f"Give at least one method and n of 1 or more; found {self.methods}, n={self.n}.")
         if self.curves == 1 or self.curves < 0:
             raise GamlensError(f"curves={self.curves}: give 0 for no curves, or 2 steps or more, such as 20.")
-        if self.curves and (self.kind, self.task) != ("objective", "classification"):
-            raise GamlensError("Insertion and deletion (curves=...) need kind objective and task classification.")
+        for name in ("curves", "road", "infidelity", "sensitivity", "coherency", "equal_mass"):
+            if getattr(self, name) and "objective" not in self.kinds:
+                raise GamlensError(f"{name}={getattr(self, name)} is measured by the model's score: it needs kind objective.")
+        if not all(0 < share < 100 for share in self.road):
+            raise GamlensError(f"road={self.road}: give percentages of pixels between 0 and 100, such as (10, 50, 90).")
+        if self.infidelity < 0 or self.sensitivity < 0:
+            raise GamlensError(
+                f"infidelity={self.infidelity}, sensitivity={self.sensitivity}: give 0 to leave them out, or how many "
+                "perturbations to measure, such as 10."
+            )
         if self.curve_background != "fill" and not self.curves:
             raise GamlensError(f"curve_background={self.curve_background!r} needs curves: give their number of steps.")
         check_blur(self.blur_kernel, self.blur_sigma)
@@ -151,7 +191,7 @@ class Protocol:
                 f"temperature={self.temperature} changes the probability of a class alone: it needs kind objective and "
                 "task classification."
             )
-        if self.kind == "segmentation" and self.task != "classification":
+        if "segmentation" in self.kinds and self.task != "classification":
             raise GamlensError("Segmentation is measured for classes only: use task classification.")
         for fusion in self.fusions:
             if fusion not in JOINED:
@@ -159,6 +199,11 @@ class Protocol:
         if self.fusions and self.kind != "localization":
             raise GamlensError(
                 "Fusions can be varied only for kind localization, which then measures ADP and PIC, too."
+            )
+        if len(self.kinds) > 1 and self.masked != "one" and not self.fusions:
+            raise GamlensError(
+                f"kind={self.kind!r} needs masked='one': boxes and masks belong to one image of a pair, and with "
+                "masked='both' a value belongs to both."
             )
         if self.fusions and self.masked != "one":
             raise GamlensError("Fusions can be varied only with masked='one': boxes belong to one image of a pair.")
@@ -171,7 +216,23 @@ class Protocol:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of evaluation whose metrics are measured on every map."""
-        return ABLATED_KINDS if self.fusions else (self.kind,)
+        return ABLATED_KINDS if self.fusions else kinds_of(self.kind)
+
+    @property
+    def truth(self) -> str:
+        """The kind of ground truth that the items must have: "localization", "segmentation", or "" for none."""
+        return next((kind for kind in kinds_of(self.kind) if kind != "objective"), "")
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The names of the methods in results."""
+        return tuple(MapRow.parse(method).name for method in self.methods)
+
+    @property
+    def all_views(self) -> tuple[str | float, ...]:
+        """The views that images are prepared in: those of every method, or those of methods with the suffix +views."""
+        own = any("views" in MapRow.parse(method).variant for method in self.methods)
+        return SHARP_VIEWS if own else self.views
 
     def fusion(self, name: str, n: int) -> Fusion:
         """The fusion of that name for n blocks, as `Trace.explain` takes it: a name, or one weight per block."""
@@ -181,9 +242,11 @@ class Protocol:
 
     def record(self) -> dict[str, Any]:
         """What run.json says about the protocol."""
-        found = {name: value for name, value in asdict(self).items() if name not in NOT_RECORDED}
+        found = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in NOT_RECORDED}
         return {
             **found,
+            "methods": self.method_names,
+            "road": tuple(map(float, self.road)),
             "temperature": float(self.temperature),
             "keep": float(self.keep),
             "blur_sigma": float(self.blur_sigma),
@@ -193,8 +256,13 @@ class Protocol:
     def from_record(cls, record: Mapping[str, Any]) -> "Protocol":
         """The protocol that run.json describes. A field that it lacks has the value that runs had before the field."""
         known = {**UNSAID, **record}
-        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
-        return cls(**fields)
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
+        return cls(**given)
+
+
+def kinds_of(kind: str) -> tuple[str, ...]:
+    """The kinds of evaluation that a kind stands for: "objective+localization" stands for both."""
+    return tuple(kind.split("+"))
 
 
 def usual_truth(about: Mapping[str, Any]) -> bool:
@@ -204,7 +272,7 @@ def usual_truth(about: Mapping[str, Any]) -> bool:
     """
     kind, data = about["protocol"]["kind"], about["data"]
     masks = data in DATASETS and getattr(DATASETS[data], "measured_by", "boxes") == "masks"
-    return bool(kind == "objective" or kind == ("segmentation" if masks else "localization"))
+    return bool(kind == "objective" or ("segmentation" if masks else "localization") in kinds_of(kind))
 
 
 def holds_out_pairs(about: Mapping[str, Any]) -> bool:
@@ -238,6 +306,8 @@ class Unit:
         label: The class.
         held_out: For each image, whether its map is used to choose thresholds and left out of the result.
         problem: Why the item cannot be measured, such as a missing mask; "" if it can.
+        costed: Whether its batch is one of those in which the memory that maps take is measured, and the time of our
+            own methods, each of which is then called on its own.
     """
 
     name: str
@@ -245,6 +315,7 @@ class Unit:
     label: int
     held_out: tuple[bool, ...] = (False,)
     problem: str = ""
+    costed: bool = False
 
 
 NamedSamples = tuple[str, tuple[Sample, ...], int]  # an item's name, its one or two images, and their class
@@ -307,7 +378,7 @@ def _narrowed(found: list[Unit], dataset: Dataset, protocol: Protocol, chosen: M
     """Only the items with small objects, or only those that a manifest names."""
     if chosen is None and protocol.subset == "all":
         return found
-    masks = protocol.kind == "segmentation"
+    masks = protocol.truth == "segmentation"
     wanted = chosen or small(dataset, float(protocol.subset), masks=masks)
     if any(len(item.names) > 1 for item in wanted.items):
         raise GamlensError(f"The manifest {wanted.kind!r} holds pairs: task classification needs single images.")
@@ -335,9 +406,9 @@ def _paired_items(dataset: Dataset, protocol: Protocol, chosen: Manifest | None)
 def _problem(samples: tuple[Sample, ...], label: int, protocol: Protocol) -> str:
     """What the annotation of an item lacks; empty if nothing is missing."""
     for sample in samples:
-        if protocol.kind == "segmentation" and sample.mask is None:
+        if protocol.truth == "segmentation" and sample.mask is None:
             return f"{sample.name} has no mask."
-        if protocol.kind == "localization" and not any(box.label == label for box in sample.boxes):
+        if protocol.truth == "localization" and not any(box.label == label for box in sample.boxes):
             return f"{sample.name} has no ground-truth box of class {label}."
     return ""
 
@@ -353,6 +424,14 @@ def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in parse_list(text))
     except ValueError as error:
         raise GamlensError(f"Give whole numbers, such as 1,2; found {text!r}.") from error
+
+
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """A comma separated list of numbers."""
+    try:
+        return tuple(float(part) for part in parse_list(text))
+    except ValueError as error:
+        raise GamlensError(f"Give numbers, such as 1,2,3,4; found {text!r}.") from error
 
 
 def parse_hold_out(text: str) -> tuple[int, Manifest | None]:

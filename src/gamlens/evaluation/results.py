@@ -23,6 +23,8 @@ from gamlens.data.plausible import read_parquet
 from gamlens.engine import ResultRow, RunFolder
 from gamlens.errors import GamlensError
 from gamlens.evaluation import run_checks
+from gamlens.evaluation.explainers.explainer import Explainer
+from gamlens.evaluation.map_rows import MapRow
 from gamlens.evaluation.metric_columns import metric_column_types, table_columns
 from gamlens.evaluation.protocol import Protocol
 from gamlens.inputs.transform import Transform
@@ -90,10 +92,18 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
         "images_sha256": dataset.contents(),
         "items": items,
         "protocol": protocol.record(),
+        **_explainers(protocol),
         "command": _command(),
         "versions": lens.about["versions"],
     }
     return dict(json.loads(json.dumps(about)))
+
+
+def _explainers(protocol: Protocol) -> dict[str, Any]:
+    """What made the maps of explainers that are not ours, so that a run is not continued with another version."""
+    rows = [MapRow.parse(method).resolved() for method in protocol.methods]
+    found = {row.name: row.explainer.source for row in rows if isinstance(row.explainer, Explainer)}
+    return {"explainers": found} if found else {}
 
 
 def digest(module: torch.nn.Module) -> str:

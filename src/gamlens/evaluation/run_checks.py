@@ -17,7 +17,7 @@ from gamlens.data.reading import import_extra
 from gamlens.engine.json_objects import misfit
 from gamlens.engine.run_folder import RunFolder
 from gamlens.errors import GamlensError
-from gamlens.evaluation.protocol import Protocol
+from gamlens.evaluation.protocol import Protocol, kinds_of
 from gamlens.metrics import KINDS
 
 RUN_SHAPE = {
@@ -51,7 +51,7 @@ def check_description(about: Mapping[str, Any], place: str) -> None:
                 wrong = f"'protocol.{name}' has a value of the wrong type"
         if not wrong and not all(isinstance(value, str) for value in about.get("manifests", {}).values()):
             wrong = "'manifests' has a value that is no text"
-        if not wrong and chosen["kind"] not in KINDS:
+        if not wrong and not set(kinds_of(chosen["kind"])) <= set(KINDS):
             wrong = f"'protocol.kind' is {chosen['kind']!r:.40}"
     if wrong:
         raise GamlensError(

@@ -13,7 +13,7 @@ from torch import Tensor
 from gamlens import metrics
 from gamlens.errors import GamlensError
 from gamlens.evaluation.metric_columns import metrics_of, needs_positive, table_columns
-from gamlens.evaluation.protocol import PAIR_MARK, variant
+from gamlens.evaluation.protocol import PAIR_MARK, kinds_of, variant
 from gamlens.evaluation.results import Columns, Run
 from gamlens.metrics import Difference, Interval, Metric, MetricValues, StoredColumns
 
@@ -165,7 +165,7 @@ def scores(run: Run, columns: Columns, *, confidence: str = "logit", linked: boo
     """
     senseless, found = needs_positive(run.about), []
     groups = clusters(run.about, columns, linked=linked)
-    for metric in metrics_of(run.about["protocol"]["kind"]).values():
+    for metric in metrics_of(*kinds_of(run.about["protocol"]["kind"])).values():
         own = {name: torch.from_numpy(columns[name]) for name in metric.columns if name in columns}
         if own and metric.title not in senseless:
             held = torch.from_numpy(columns["held_out"])

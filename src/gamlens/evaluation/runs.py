@@ -16,7 +16,7 @@ from gamlens.engine.part_files import part_name
 from gamlens.engine.run_folder import VARIES
 from gamlens.errors import GamlensError, near, readable, warn
 from gamlens.evaluation import results
-from gamlens.evaluation.measure import Measurer
+from gamlens.evaluation.measure import Measurer, costed_items
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.protocol import UNSAID, Protocol, Unit
 from gamlens.evaluation.run_checks import PartCheck, other_columns
@@ -132,6 +132,7 @@ def evaluate_run(
         already = sum(len(part) for number, part in enumerate(pieces(items, chunk)) if number in written)
         seen = already
         status(seen, errors)
+        items = costed_items(items, protocol, batch=batch, chunk=chunk)
         own = (lambda: lens) if where.name == "local" else make
         job = Job(partial(make_measurer, own, protocol, bool(written), threads), results.encode, chunk, batch, _name)
         with _thread_count(threads), closing(where.run(job, items, folder)) as chunks:

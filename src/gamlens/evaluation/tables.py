@@ -14,6 +14,7 @@ from gamlens.evaluation.contests import contests as contests
 from gamlens.evaluation.paper_numbers import PaperNumber, paper_of
 from gamlens.evaluation.protocol import usual_truth
 from gamlens.evaluation.results import Run
+from gamlens.evaluation.row_titles import method_title
 from gamlens.evaluation.run_scores import WHOLE_IMAGES, of_pairs, resampled, sharing_pairs
 from gamlens.evaluation.run_scores import Score as Score
 from gamlens.evaluation.run_scores import Setting as Setting
@@ -21,7 +22,6 @@ from gamlens.evaluation.run_scores import check_confidence as check_confidence
 from gamlens.evaluation.run_scores import check_real as check_real
 from gamlens.evaluation.run_scores import needed as needed
 from gamlens.evaluation.run_scores import scores as scores
-from gamlens.methods import METHODS
 from gamlens.metrics import Better, Difference, Interval
 
 
@@ -107,7 +107,7 @@ def _with_paper(cell: Cell, known: PaperNumber | None) -> Cell:
     """The cell with the paper's number; if it is another method's, that is said with its model."""
     if known is None:
         return cell
-    other = "" if known.method == cell.method else f", {METHODS[known.method].title}"
+    other = "" if known.method == cell.method else f", {method_title(known.method)}"
     value = None if known.below else known.value
     return replace(cell, paper=value, paper_model=f"{known.model}{other}", paper_shown=str(known))
 
@@ -123,7 +123,7 @@ def rows_of(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...
     controls = list(dict.fromkeys(cell.method for cell in found if cell.n == 0))
     header = ["task", "data", "model", "metric", "items", "errors"]
     for method in methods:
-        title = METHODS[method].title
+        title = method_title(method)
         header += [f"{title} n={n}" for n in ns] + gain_heads(ns, f"{title} ") + ["paper"]
     lines = []
     for mine in _lines(found):
@@ -144,10 +144,10 @@ def tall(found: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
         metric = next(iter(mine.values())).metric
         for method, n in dict.fromkeys((method, min(n, 1)) for method, n in mine):
             if n:
-                lines.append((metric, METHODS[method].title, *_method_cells(mine, method, ns)))
+                lines.append((metric, method_title(method), *_method_cells(mine, method, ns)))
             else:
                 empty = [""] * (len(header) - 3)
-                lines.append((metric, f"{method} (control)", shown(mine[method, 0]), *empty))
+                lines.append((metric, method_title(method), shown(mine[method, 0]), *empty))
     return header, lines
 
 

@@ -1,4 +1,6 @@
-"""ADP and PIC: how the score changes when the model sees image x map. Chattopadhay et al., WACV 2018."""
+"""How the score changes when the model sees image x map: ADP and PIC (Chattopadhay et al., WACV 2018), average gain
+(Zhang et al., Opti-CAM, 2023).
+"""
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ SCORE_COLUMNS: dict[str, str] = {
 
 EQUAL_MASS_COLUMNS = {f"equal_mass_drop_{name}": "float64" for name in ("logit", "probability", "similarity")}
 NO_SCORE = "had no positive score to drop from"
+NO_GAIN = "had the highest score already"
 
 
 def drop(before: Tensor, after: Tensor) -> Tensor:
@@ -46,6 +49,20 @@ def increase(before: Tensor, after: Tensor) -> Tensor:
     return after > before
 
 
+def gain(before: Tensor, after: Tensor) -> Tensor:
+    """The share of what is missing to a score of 1 that is gained when the model sees image x map,
+    max(0, O - Y) / (1 - Y): (N,), (N,) -> (N,). Y is the score of the whole image, O that of image x map, both at most
+    1: probabilities, or cosines. Average gain is 100 x the mean over the items with Y < 1.
+
+    >>> gain(torch.tensor([0.5, 0.5, 1.0]), torch.tensor([0.75, 0.25, 1.0]))
+    tensor([0.5000, 0.0000,    nan])
+    """
+    check_scores(before, after)
+    missing = 1 - before
+    usable = missing > 0
+    return torch.where(usable, (after - before).clamp(min=0) / torch.where(usable, missing, 1), torch.nan)
+
+
 def measure_scores(given: MetricInput) -> MeasuredColumns:
     """Fill SCORE_COLUMNS with the scores before and after masking; None for a score that the evaluation lacks."""
     found = {"before": given.before, "after": given.after}
@@ -64,6 +81,13 @@ def increase_value(stored: StoredColumns) -> MetricValues:
     return MetricValues(100 * increase(*_before_after(stored)).double())
 
 
+def gain_value(stored: StoredColumns) -> MetricValues:
+    """The gain of every item: of the probability, whatever score the table is made for, or of the similarity."""
+    values = gain(*_before_after(stored, confidence="probability"))
+    missing = int(values.isnan().sum())
+    return MetricValues(100 * values, left_out=missing, why=NO_GAIN if missing else "")
+
+
 def measure_equal_mass(given: MetricInput) -> MeasuredColumns:
     """Fill EQUAL_MASS_COLUMNS with the drop of every score under the ranks of the map; None if it was not measured."""
     found: dict[str, Tensor | None] = dict.fromkeys(EQUAL_MASS_COLUMNS)
@@ -80,10 +104,10 @@ def equal_mass_value(stored: StoredColumns) -> MetricValues:
     return MetricValues(100 * values.double(), left_out=missing, why=NO_SCORE if missing else "")
 
 
-def _before_after(stored: StoredColumns) -> tuple[Tensor, Tensor]:
+def _before_after(stored: StoredColumns, *, confidence: str = "") -> tuple[Tensor, Tensor]:
     """Return the scores before and after masking, (N,) each.
 
-    For a run of pairs it is the similarity; for a run of classes the one that `stored.confidence` names.
+    For a run of pairs it is the similarity; for a run of classes `confidence`, or else what `stored.confidence` names.
     """
-    name = "similarity" if "before_similarity" in stored.columns else stored.confidence
+    name = "similarity" if "before_similarity" in stored.columns else confidence or stored.confidence
     return stored.columns[f"before_{name}"], stored.columns[f"after_{name}"]

@@ -10,10 +10,18 @@ from torch import Tensor
 
 from gamlens.errors import GamlensError
 from gamlens.metrics._checks import check_boxes, check_maps, check_masks, check_truths
-from gamlens.metrics.metric import MeasuredColumns, MetricInput, MetricValues, StoredColumns, at_own_threshold
-from gamlens.metrics.thresholds import THRESHOLDS
+from gamlens.metrics.metric import (
+    MeasuredColumns,
+    MetricInput,
+    MetricValues,
+    StoredColumns,
+    at_own_threshold,
+    counted_items,
+)
+from gamlens.metrics.thresholds import THRESHOLDS, best_threshold
 
 MAPS_AT_ONCE = 128  # how many maps `mask_iou_grid` processes at once, which bounds its memory
+IOU_LEVELS = (0.3, 0.5, 0.7)  # at which MaxBoxAccV2 counts a box as a hit
 
 
 def box_iou(predicted: Tensor, truths: Sequence[Tensor]) -> Tensor:
@@ -72,14 +80,22 @@ def mask_iou_grid(
     check_masks("truth", truth, maps)
     void = torch.zeros_like(truth) if void is None else void
     check_masks("void", void, maps)
-    grid, unsort = _thresholds(thresholds, maps).sort()
-    parts = (torch.split(tensor, MAPS_AT_ONCE) for tensor in (maps, truth, void))
-    counts = [_counts(*part, grid=grid) for part in zip(*parts, strict=True)]
+    unsort = _thresholds(thresholds, maps).argsort()
     # kept[n, region, k]: how many pixels of the region reach at least k thresholds. Region 0 is outside, 1 inside.
-    kept = torch.cat(counts).flip(2).cumsum(dim=2).flip(2)
+    kept = pixel_counts(maps, truth, void, thresholds).flip(2).cumsum(dim=2).flip(2)
     union = kept[:, 0, 1:] + kept[:, 1, :1]
     iou = torch.where(kept[:, 1, :1] > 0, kept[:, 1, 1:] / union, torch.nan)
     return iou[:, unsort.argsort()]
+
+
+def pixel_counts(maps: Tensor, truth: Tensor, void: Tensor, thresholds: Sequence[float] | Tensor) -> Tensor:
+    """Count the pixels of each region by how many of the thresholds they reach: (N,H,W) each, (T,) -> (N,3,T+1) long.
+
+    The regions are 0: outside the mask, 1: inside, 2: void.
+    """
+    grid = _thresholds(thresholds, maps).sort().values
+    parts = (torch.split(tensor, MAPS_AT_ONCE) for tensor in (maps, truth, void))
+    return torch.cat([_counts(*part, grid=grid) for part in zip(*parts, strict=True)])
 
 
 def box_hits(grid: Tensor, *, at: float = 0.5) -> Tensor:
@@ -88,6 +104,33 @@ def box_hits(grid: Tensor, *, at: float = 0.5) -> Tensor:
     MaxBoxAcc (Choe et al., CVPR 2020) is 100 x its mean over items at the threshold that is best for them.
     """
     return torch.where(grid.isnan(), torch.nan, (grid >= at).to(grid.dtype))
+
+
+def box_accuracy(grid: Tensor, *, counted: Tensor | None = None, levels: Sequence[float] = IOU_LEVELS) -> Tensor:
+    """The mean over the IoU levels 0.3, 0.5 and 0.7 of whether the box reaches the level, each level at the threshold
+    that is best for these items: (N,T) -> (N,). The mean over the items is MaxBoxAccV2 (Choe et al., 2022).
+
+    With `counted`, bool (N,), the thresholds are those that are best for these items. Items without ground truth are
+    NaN.
+
+    It differs from MaxBoxAccV2 of wsolevaluation in two ways: there are the 19 thresholds of THRESHOLDS in place of 100
+    or 1000; and one box is compared per threshold, the evaluation's own (around all pixels >= t, or around the largest
+    connected region), in place of the best one of the boxes around every contour.
+
+    >>> box_accuracy(torch.tensor([[0.4, 0.6], [0.8, 0.2]]))
+    tensor([0.3333, 1.0000])
+    """
+    hits = [box_hits(grid, at=level) for level in levels]
+    best = [own[:, best_threshold(own if counted is None else own[counted])] for own in hits]
+    return torch.stack(best).cumsum(dim=0)[-1] / len(levels)
+
+
+def box_accuracy_value(stored: StoredColumns) -> MetricValues:
+    """Compute MaxBoxAccV2 from the column of IoU, each level at the threshold that is best for the counted items."""
+    grid, counted = stored.columns["iou"].double(), counted_items(stored.held_out)
+    left_out = int((~counted).sum())
+    why = "belong to the hold-out" if left_out else ""
+    return MetricValues(100 * box_accuracy(grid, counted=counted), counted, left_out=left_out, why=why)
 
 
 def measure_boxes(given: MetricInput) -> MeasuredColumns:

@@ -90,7 +90,7 @@ class StoredColumns:
 
 @dataclass(frozen=True, eq=False)
 class MetricValues:
-    """A metric's value in percent for every item (N,), NaN where it has none.
+    """A metric's value for every item (N,), NaN where it has none; in percent, or in the metric's own `unit`.
 
     Args:
         values: (N,).
@@ -129,14 +129,14 @@ def at_best_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
 
     If no item or every item is held out, the threshold is chosen on all items, and all are counted.
     """
-    counted = _counted(held_out)
+    counted = counted_items(held_out)
     best = best_threshold(grid if bool(counted.all()) else grid[held_out])
     return cut_at(grid, best, counted)
 
 
 def at_own_threshold(grid: Tensor, held_out: Tensor) -> MetricValues:
     """Choose the threshold with the best mean over the counted items, those that are not held out: (N,T), (N,)."""
-    counted = _counted(held_out)
+    counted = counted_items(held_out)
     return cut_at(grid, best_threshold(grid[counted]), counted)
 
 
@@ -151,7 +151,8 @@ def cut_at(grid: Tensor, index: int, counted: Tensor) -> MetricValues:
 class Metric:
     """An entry of METRICS: `fn` gives one value per item (N,), or one per item and threshold (N,T).
 
-    The number in a table is 100 x the mean over the items that are not NaN, at one threshold where there are several.
+    The number in a table is 100 x the mean over the items that are not NaN, at one threshold where there are several;
+    where `unit` is not "%", it is the mean itself.
 
     Args:
         fn: The metric itself, a function of tensors.
@@ -168,7 +169,11 @@ class Metric:
             have a different length for each item.
         needs_positive_score: The metric is a share of the explained score, so that it has no meaning for a score that
             may be zero or negative: tables of such runs leave it out.
+        needs_score_up_to_one: The metric is a share of what is missing to a score of 1, so that it has no meaning for a
+            score that may be higher: tables of such runs leave it out.
         item_title: What the value of a single item is called, where that is not `title`.
+        unit: The unit of the values that `value` gives: "%", or another such as "ms".
+        fooled_by: One sentence that says which of the control maps (CONTROLS) can have a good value, and why.
     """
 
     fn: Callable[..., Tensor]
@@ -180,7 +185,10 @@ class Metric:
     value: ValueFunction = first_column
     details: Mapping[str, str] = field(default_factory=dict)
     needs_positive_score: bool = False
+    needs_score_up_to_one: bool = False
     item_title: str = ""
+    unit: str = "%"
+    fooled_by: str = ""
 
     def __post_init__(self) -> None:
         for kind in self.kinds:
@@ -194,23 +202,39 @@ class Metric:
 
     @classmethod
     def on_boxes(
-        cls, fn: Callable[..., Tensor], title: str, better: Better, *, column: str, type: str = "float64"
+        cls,
+        fn: Callable[..., Tensor],
+        title: str,
+        better: Better,
+        *,
+        column: str,
+        type: str = "float64",
+        fooled_by: str = "",
     ) -> "Metric":
         """A metric of maps and ground-truth boxes, fn(maps (N,H,W), boxes: N of (K_i,4)) -> (N,), in its own column.
 
         With type "[float32]" `fn` gives one value per threshold of THRESHOLDS, (N,T).
         """
-        return cls(fn, title, better, ("localization",), {column: type}, partial(_on_boxes, fn, column))
+        measure = partial(_on_boxes, fn, column)
+        return cls(fn, title, better, ("localization",), {column: type}, measure, fooled_by=fooled_by)
 
     @classmethod
     def on_masks(
-        cls, fn: Callable[..., Tensor], title: str, better: Better, *, column: str, type: str = "float64"
+        cls,
+        fn: Callable[..., Tensor],
+        title: str,
+        better: Better,
+        *,
+        column: str,
+        type: str = "float64",
+        fooled_by: str = "",
     ) -> "Metric":
         """A metric of maps and masks, fn(maps, mask, void), (N,H,W) each -> (N,), in its own column.
 
         With type "[float32]" `fn` gives one value per threshold of THRESHOLDS, (N,T).
         """
-        return cls(fn, title, better, ("segmentation",), {column: type}, partial(_on_masks, fn, column))
+        measure = partial(_on_masks, fn, column)
+        return cls(fn, title, better, ("segmentation",), {column: type}, measure, fooled_by=fooled_by)
 
 
 def _on_boxes(fn: Callable[..., Tensor], column: str, given: MetricInput) -> MeasuredColumns:
@@ -221,6 +245,6 @@ def _on_masks(fn: Callable[..., Tensor], column: str, given: MetricInput) -> Mea
     return {column: fn(given.maps, given.mask, given.void)}
 
 
-def _counted(held_out: Tensor) -> Tensor:
+def counted_items(held_out: Tensor) -> Tensor:
     """The items that a table counts, bool (N,): those that are not held out, or all if every item is held out."""
     return ~held_out if not bool(held_out.all()) else torch.ones_like(held_out)

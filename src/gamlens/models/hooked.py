@@ -72,6 +72,12 @@ class HookedModel:
         other._lattices, other._read_everywhere = {}, set(self._read_everywhere)
         return other
 
+    def compiled(self) -> HookedModel:
+        """The same on the same model, whose forwards are compiled."""
+        other = copy.copy(self)
+        other.compile, other._programs = True, {}
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_programs": {}}  # compiled programs cannot be pickled; they are built again
 

@@ -18,6 +18,7 @@ CHART_SIZE = (360, 250)
 LABEL_SIZE, LONGEST_NAME = 12, 96
 SLANT = 35  # the angle in degrees of names along the x axis, if they would not fit side by side
 SWATCH_SIZE = (26, 10)
+LABEL_DISTANCES, LABEL_TURNS = (5, 14, 24, 36), (0, 180, 90, 270, 45, 315, 135, 225)  # where a point's label may stand
 AXIS, GUIDE = "axis", "guide"
 PALETTE: tuple[RGB, ...] = (
     (139, 135, 146), (179, 32, 95), (31, 111, 181), (18, 138, 104), (184, 106, 0), (106, 75, 192), (91, 100, 112),
@@ -97,7 +98,8 @@ def lay_out(chart: Chart) -> list[tuple[str, list[Mark]]]:
     """Compute the marks of a chart in a drawing of CHART_SIZE, back to front.
 
     Returns:
-        One group for the axes and guides, without a name; then one group per series, with the name of the series.
+        One group for the axes and guides, without a name; then one group per series, with the name of the series; then,
+        if points have labels, one group for these, without a name.
     """
     points = [point for series in chart.series for point in finite(series.points)]
     ys = [y for _, y in points] + [0.0] * chart.zero
@@ -114,7 +116,9 @@ def lay_out(chart: Chart) -> list[tuple[str, list[Mark]]]:
     axes = Axes(across, y_ticks, (left, top, right, CHART_SIZE[1] - below))
     labels = list(enumerate(names)) if names else list(zip(x_ticks, numbers(x_ticks), strict=True))
     frame = [*_frame(chart, axes, labels, slanted=slanted), *_guides(chart, axes)]
-    return [("", frame), *((series.name, _series(series, axes, pointed=bool(names))) for series in chart.series)]
+    groups = [(series.name, _series(series, axes, pointed=bool(names))) for series in chart.series]
+    labelled = _point_labels(chart.series, axes)
+    return [("", frame), *groups, *([("", labelled)] if labelled else [])]
 
 
 def _ticks_over(given: tuple[float, float] | None, values: Sequence[float]) -> tuple[float, ...]:
@@ -221,3 +225,42 @@ def _series(series: Series, axes: Axes, *, pointed: bool) -> list[Mark]:
     if series.ring is not None and finite([series.points[series.ring]]):
         marks.append(Dots((axes.place(series.points[series.ring]),), ink, 4, hollow=True))
     return marks
+
+
+def _point_labels(series: Sequence[Series], axes: Axes) -> list[Mark]:
+    """Make the labels of points, each where it covers no point and no other label, as far as there is room.
+
+    A label that had to go further away is joined with its point by a thin line.
+    """
+    face, (left, top, right, bottom) = font(LABEL_SIZE), axes.rectangle
+    named = [
+        (axes.place(point), text)
+        for one in series
+        for point, text in zip(one.points, one.labels, strict=False)
+        if text and finite([point])
+    ]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for (x, y), _ in named]
+    marks: list[Mark] = []
+    for (x, y), text in named:
+        wide, high = face.getlength(bare(text)) / 2 + 1, 0.4 * LABEL_SIZE
+        choices = []
+        for far in LABEL_DISTANCES:
+            for turn in LABEL_TURNS:
+                across, down = math.cos(math.radians(turn)), -math.sin(math.radians(turn))
+                middle = x + across * (far + wide), y + down * (far + high)
+                box = (middle[0] - wide, middle[1] - high, middle[0] + wide, middle[1] + high)
+                outside = box[0] < left or box[2] > right + 12 or box[1] < top - 6 or box[3] > bottom
+                covered = sum(map(_overlap, taken, [box] * len(taken))) + 1000 * outside
+                choices.append((covered, far, middle, box))
+        _, far, middle, box = min(choices, key=lambda choice: choice[0])
+        if far > LABEL_DISTANCES[0]:
+            share = 4 / math.dist((x, y), middle)  # the line starts at the edge of the point
+            marks.append(Stroke(((x + share * (middle[0] - x), y + share * (middle[1] - y)), middle), AXIS, 1))
+        marks.append(Word(bare(text), middle, "middle"))
+        taken.append(box)
+    return marks
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> float:
+    """The area that two rectangles (left, top, right, bottom) share."""
+    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))

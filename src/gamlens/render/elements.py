@@ -116,10 +116,22 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that readers can sort. A column of numbers, or of strings that begin with one, is right-aligned."""
+    """A table that readers can sort. A column of numbers, or of strings that begin with one, is right-aligned.
+
+    Attributes:
+        header: The heads of the columns.
+        rows: The cells of each row.
+        shades: How strongly each cell is coloured, from -1 (one colour) over 0 (none) to 1 (another), as many as there
+            are cells; NaN is none. Without shades nothing is coloured.
+        pinned: Whether the first column stays in view while the table is scrolled sideways.
+        upright: Whether long heads, except for the first, run upwards, so that columns of short cells stay narrow.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
+    shades: tuple[tuple[float, ...], ...] = ()
+    pinned: bool = False
+    upright: bool = False
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -127,6 +139,11 @@ class Table:
                 raise GamlensError(
                     f"A table of {len(self.header)} columns has the row {row!r}: give one cell for each column."
                 )
+        if self.shades and [*map(len, self.shades)] != [*map(len, self.rows)]:
+            raise GamlensError(
+                f"A table of {len(self.rows)} rows and {len(self.header)} columns has the shades {self.shades!r}: give "
+                "one for each cell."
+            )
 
 
 @dataclass(frozen=True)
@@ -155,6 +172,7 @@ class Series:
         tone: The number of a colour; 0 is grey.
         spread: For "marks", the two ends (low, high) of each point's whisker.
         ring: For lines, the index of a point that is circled.
+        labels: For "dots" and "marks", a short text beside each point, such as a number that a list explains.
     """
 
     name: str
@@ -163,6 +181,7 @@ class Series:
     tone: int = 1
     spread: tuple[tuple[float, float], ...] = ()
     ring: int | None = None
+    labels: tuple[str, ...] = ()
 
     @classmethod
     def over_names(

@@ -114,7 +114,7 @@ def _gallery(
 
 
 def _keys(run: Run, maps: bool) -> tuple[ScaleKey | LineKey, ...]:
-    kind = run.about["protocol"]["kind"]
+    kind = _truth_kind(run)
     if kind == "objective":
         return (SALIENCY_KEY,) if maps else ()
     keys = place_keys("predicted, at the method's threshold", truth=True, dashed=kind == "localization")
@@ -123,7 +123,7 @@ def _keys(run: Run, maps: bool) -> tuple[ScaleKey | LineKey, ...]:
 
 def _panels(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens | None) -> list[Panel]:
     """The photo with its ground truth, then the map of each column with its value as the caption."""
-    sample, kind = _sample(unit, side), run.about["protocol"]["kind"]
+    sample, kind = _sample(unit, side), _truth_kind(run)
     example = example_of(sample, unit, kind)
     truth = truth_panel(example, upright(sample.image))
     values = [_value(column, (unit.name, side)) for column in shown]
@@ -159,6 +159,11 @@ def _maps(run: Run, unit: Unit, side: str, shown: Sequence[Column], lens: Lens) 
         pair = lens.trace_pair(*images, n=most, method=read, views=views, refine=how["refine"])
         both = [pair.explain(column.method, column.n, score=choices["task"], **how) for column in shown]
         return [result.y if side == "y" else result.x for result in both]
+
+
+def _truth_kind(run: Run) -> str:
+    """The kind of the run's ground truth; "objective" if it has none."""
+    return Protocol.from_record(run.about["protocol"]).truth or "objective"
 
 
 def _value(column: Column, key: ItemKey) -> str:

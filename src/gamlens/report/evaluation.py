@@ -15,6 +15,7 @@ from gamlens.evaluation.results import Run
 from gamlens.evaluation.table_notes import table_notes
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
+from gamlens.methods import METHODS
 from gamlens.render import Block, Heading, Page, Section, Table, Text
 from gamlens.report import evaluation_sections as parts
 from gamlens.report.cases import areas, cases, source
@@ -83,10 +84,12 @@ def _topics(run: Run, options: ReportOptions) -> list[Topic]:
         words = "**No item could be measured**: every one of them failed, so there is nothing to compare."
         return [("Numbers", [Text(words)]), *closing]
     others = rivals(found, base)
-    strongest = max((o for o in others if o.method != base.method), key=lambda o: o.sign * o.mean(), default=None)
+    drawn = [o for o in others if o.method != base.method and o.method in METHODS]  # by the report itself
+    strongest = max(drawn, key=lambda o: o.sign * o.mean(), default=None)
     data = source(run, root=options.root, split=options.split)
     by_size: list[Block] = [Text(data.missing)] if data.missing else parts.sizes(base, others, areas(data, base.keys))
-    pictures = cases(run, data, base, strongest, lens=_own(run, options.lens), count=options.count)
+    lens = _own(run, options.lens) if base.method in METHODS else None
+    pictures = cases(run, data, base, strongest, lens=lens, count=options.count)
     curve = parts.thresholds(found)
     return [
         ("Numbers", parts.numbers(run, confidence=options.confidence)),

@@ -11,8 +11,8 @@ from gamlens import metrics
 from gamlens.evaluation import tables
 from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.results import Run
+from gamlens.evaluation.row_titles import method_title
 from gamlens.evaluation.table_notes import table_notes
-from gamlens.methods import METHODS
 from gamlens.render import Block, Chart, Charts, Series, Table, TableCell, Text
 from gamlens.report.paired_values import Column, ItemKey, aligned, difference, gains
 
@@ -38,7 +38,7 @@ def numbers(run: Run, *, confidence: str) -> list[Block]:
         at = ["" if first.threshold is None else f"{first.threshold:.2f}"] if cut else []
         known = [cell for cell in mine.values() if cell.paper_shown]
         paper = " / ".join(cell.paper_shown for cell in known) + (f" ({known[0].paper_model})" if known else "")
-        title = METHODS[method].title if n else f"{method} (control)"
+        title = method_title(method)
         values = [tables.shown(mine.get(name)) for name in heads]
         values += [tables.shown_gain(mine.get(name)) for name in gained]
         lines.append((title, str(n) if n else "", *values, *at, first.value.n, *([paper] if papers else [])))

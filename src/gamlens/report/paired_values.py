@@ -8,9 +8,9 @@ from torch import Tensor
 
 from gamlens import metrics
 from gamlens.evaluation.results import Columns, Run
+from gamlens.evaluation.row_titles import row_title
 from gamlens.evaluation.run_scores import Score, scores
 from gamlens.figures.request import PAPER_N
-from gamlens.methods import METHODS
 from gamlens.metrics import Difference, Metric
 
 ItemKey = tuple[str, str]  # an item's name, and "x" or "y" where it is a side of a pair
@@ -44,7 +44,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        return f"{METHODS[self.method].title}, n={self.n}" if self.n else f"{self.method} (control)"
+        return row_title(self.method, self.n)
 
     @property
     def counted(self) -> Tensor:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from gamlens.render import PALETTE, Chart, Charts, Heading, Page, Section, Series, html
-from gamlens.render.html.charts_and_tables import chart_html
+import pytest
+
+from gamlens import GamlensError
+from gamlens.render import PALETTE, Chart, Charts, Heading, Page, Section, Series, Table, html
+from gamlens.render.html.charts_and_tables import chart_html, table_html
 from gamlens.render.html.document import asset
 
 EVIL = '<script>alert("x")</script>" onload="y'
@@ -44,3 +47,24 @@ def test_pages_and_pictures_have_the_same_colours() -> None:
     for tone, colour in enumerate(PALETTE):
         assert f"--c{tone}:#{bytes(colour).hex()};" in light
         assert f".tone{tone}{{stroke:var(--c{tone});fill:var(--c{tone})}}" in asset("page.css")
+
+
+def test_a_shaded_table_colours_its_cells() -> None:
+    rows = (("a", 0.5, "–"), ("b", -1.0, 2.0))
+    plain = table_html(Table(("name", "up", "down"), rows))
+    assert "style=" not in plain
+    nan = float("nan")
+    shaded = table_html(Table(("name", "up", "down"), rows, ((0.0, 1.0, nan), (0.0, -0.5, 7.0))))
+    found = re.findall(r"color-mix\(in srgb,var\(--c(\d)\) (\d+)%,transparent\)", shaded)
+    assert found == [("2", "62"), ("4", "31"), ("2", "62")]
+    assert "sticky" not in shaded
+    assert 'data-sort="-1.0"' in shaded
+    with pytest.raises(GamlensError, match="2 rows and 3 columns has the shades"):
+        Table(("name", "up", "down"), rows, ((0.0, 1.0),))
+
+
+def test_a_pinned_table_keeps_its_first_column_in_view() -> None:
+    table = table_html(Table(("name", "a long head"), (("a", 1), ("b", 2)), pinned=True, upright=True))
+    assert table.count("position:sticky") == 3
+    assert table.count("writing-mode:sideways-lr") == 1
+    assert re.search(r"<th[^>]*sideways-lr[^>]*>a long head</th>", table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from gamlens.inputs.frame import Frame
 from gamlens.lens import Lens
 from gamlens.scores import PairScoreFunction
 
@@ -16,6 +17,18 @@ ClassFunction = Callable[[nn.Module, Tensor, Tensor], Any]
 # (embedder, x (P,C,H,W), y (P,C,H,W), score: (P,D), (P,D) -> (P,)) -> maps of x (P,H,W), maps of y (P,H,W); the
 # embedder is a module from a batch to the embeddings (P,D) by which the lens compares images
 PairFunction = Callable[[nn.Module, Tensor, Tensor, PairScoreFunction], tuple[Any, Any]]
+
+
+class NamedImage(Protocol):
+    """An image of a data set, such as a `Sample`: its name there, and the path of its file."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the data set."""
+
+    @property
+    def image(self) -> str:
+        """The path of the image file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +55,9 @@ class Explainer:
         source: What made its maps, for the record of a run: "captum 0.9.0", or the sha256 of a file.
         classes: Whether it explains classes.
         pairs: Whether it explains pairs.
+        by_name: For maps that another program wrote: (lens, images, frames) -> maps (B,H,W) in [0,1] of float32, in
+            the frame of the model's input. Which image a map belongs to is known by its name, so both functions of
+            the bound explainer are None.
     """
 
     name: str
@@ -50,3 +66,4 @@ class Explainer:
     source: str = ""
     classes: bool = True
     pairs: bool = False
+    by_name: Callable[[Lens, Sequence[NamedImage], Sequence[Frame]], Tensor] | None = None

@@ -12,6 +12,10 @@ from gamlens.render.inline import bare, inline
 
 _NUMBER = re.compile(r"[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?(?=$|[\s%×±])", re.IGNORECASE)
 _MISSING = {"", "-", "–", "—", "n/a"}
+_STRONGEST = 62  # how much of the colour the strongest shade of a cell has, in percent: text on it stays readable
+_PINNED = "position:sticky;left:0;z-index:1;background:var(--paper);min-width:min(13.5rem,36vw);max-width:36vw"
+_DENSE = "padding:.38rem .5rem"  # of the cells of tables with many columns: those that are shaded or pinned
+_UPRIGHT, _LONG_HEAD = "writing-mode:sideways-lr;text-align:left;padding-block:.5rem", 2  # heads of narrow columns
 
 
 def bars_html(bars: Bars) -> str:
@@ -32,15 +36,16 @@ def table_html(table: Table) -> str:
     columns = list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.header]
     numeric = [_is_numeric(column) for column in columns]
     heads = "".join(
-        f'<th scope="col" aria-sort="none"{" class=num" if right else ""}>{inline(head)}</th>'
-        for head, right in zip(table.header, numeric, strict=True)
+        f'<th scope="col" aria-sort="none"{" class=num" if right else ""}{_head_style(table, at)}>{inline(head)}</th>'
+        for at, (head, right) in enumerate(zip(table.header, numeric, strict=True))
     )
     body = [
-        f"<tr>{''.join(_cell(cell, right) for cell, right in zip(row, numeric, strict=True))}</tr>"
-        for row in table.rows
+        f"<tr>{''.join(_cell(cell, numeric[at], _cell_style(table, line, at)) for at, cell in enumerate(row))}</tr>"
+        for line, row in enumerate(table.rows)
     ]
+    small = ' style="font-size:.88rem"' if table.shades or table.pinned else ""
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="sortable">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table"><table class="sortable"{small}>'
         f"<thead><tr>{heads}</tr></thead><tbody>\n" + "\n".join(body) + "</tbody></table></div>"
     )
 
@@ -53,11 +58,33 @@ def _is_numeric(column: tuple[TableCell, ...]) -> bool:
     )
 
 
-def _cell(cell: TableCell, right: bool) -> str:
+def _cell(cell: TableCell, right: bool, style: str = "") -> str:
     if not right:
-        return f"<td>{_shown(cell)}</td>"
+        return f"<td{style}>{_shown(cell)}</td>"
     value = _value(cell)
-    return f'<td class="num" data-sort="{"" if value is None else repr(value)}">{_shown(cell)}</td>'
+    return f'<td class="num" data-sort="{"" if value is None else repr(value)}"{style}>{_shown(cell)}</td>'
+
+
+def _head_style(table: Table, column: int) -> str:
+    """Write the style of a head. Heads of an upright table run upwards, where the browser can write so."""
+    if table.pinned and column == 0:
+        return _style([_DENSE, _PINNED])
+    upright = table.upright and column > 0 and len(bare(table.header[column])) > _LONG_HEAD
+    return _style([_DENSE if table.shades or table.pinned else "", _UPRIGHT if upright else ""])
+
+
+def _cell_style(table: Table, line: int, column: int) -> str:
+    """Write the style of a cell: its shade, blue above 0 and orange below, and whether it stays in view."""
+    shade = table.shades[line][column] if table.shades else 0.0
+    share = round(_STRONGEST * min(1.0, abs(shade))) if math.isfinite(shade) else 0
+    colour = f"background:color-mix(in srgb,var(--c{2 if shade > 0 else 4}) {share}%,transparent)" if share else ""
+    pin = _PINNED if table.pinned and column == 0 else ""
+    return _style([_DENSE if table.shades or table.pinned else "", pin, colour])
+
+
+def _style(parts: Sequence[str]) -> str:
+    text = ";".join(filter(None, parts))
+    return f' style="{text}"' if text else ""
 
 
 def _value(cell: TableCell) -> float | None:

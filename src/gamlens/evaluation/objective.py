@@ -1,0 +1,147 @@
+"""What the model's score says about maps: the fields of a MetricInput that need forwards of masked images.
+
+All that is asked of one batch of items goes through `MaskedImages`, so that versions of an image that several metrics
+or several maps need run once: the black image, the whole image, maps that are equal.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gamlens import metrics, scores
+from gamlens.evaluation.masked import MaskedImages, Ticket, confidences
+from gamlens.evaluation.protocol import Protocol
+from gamlens.fuse import at_least_float32
+
+Scores = dict[str, Tensor]  # {name of a score: (N,)}
+Tickets = tuple[Ticket | None, ...]  # for each image of the items, what was asked for; None for the whole image
+
+
+@dataclass(frozen=True)
+class ScoredItems:
+    """N items whose images can be masked, and how their score follows from what the model says about the images.
+
+    Attributes:
+        images: The one or two images of the items.
+        score: From the outputs (N,K) of each image to the explained score by its name, (N,) each on the CPU.
+        bounded: The name of the score that curves, ROAD and infidelity use: the probability, or the similarity.
+        protocol: The protocol.
+    """
+
+    images: tuple[MaskedImages, ...]
+    score: Callable[[Sequence[Tensor]], Scores]
+    bounded: str
+    protocol: Protocol
+
+    def ask(self, places: Sequence[int], versions: Sequence[Tensor]) -> Tickets:
+        """Ask for the score of versions (N,C,H,W) of some of the images; the others stay whole."""
+        asked: list[Ticket | None] = [None] * len(self.images)
+        for place, version in zip(places, versions, strict=True):
+            asked[place] = self.images[place].forwards.add(version)
+        return tuple(asked)
+
+    def answer(self, tickets: Tickets) -> Scores:
+        """The scores of what was asked for."""
+        outputs = [
+            own.whole if ticket is None else own.forwards.outputs(ticket)
+            for own, ticket in zip(self.images, tickets, strict=True)
+        ]
+        return self.score(outputs)
+
+    def bounded_scores(self, asked: Sequence[Tickets]) -> Tensor:
+        """The bounded score of several versions, (S,N)."""
+        return torch.stack([self.answer(tickets)[self.bounded] for tickets in asked])
+
+
+def class_items(
+    images: MaskedImages, labels: Tensor, protocol: Protocol, *, multi_label: bool
+) -> ScoredItems:
+    """Items of one image and a class: the score is the label's logit, and its probability."""
+
+    def score(outputs: Sequence[Tensor]) -> Scores:
+        found = confidences(outputs[0], labels, multi_label=multi_label, temperature=protocol.temperature)
+        return {name: values[0] for name, values in found.items()}
+
+    return ScoredItems((images,), score, "probability", protocol)
+
+
+def pair_items(images: tuple[MaskedImages, MaskedImages], protocol: Protocol) -> ScoredItems:
+    """Pairs: the score is the similarity of the embeddings."""
+    rule = scores.find_pair_score(protocol.task).fn
+
+    def score(outputs: Sequence[Tensor]) -> Scores:
+        return {"similarity": rule(*(at_least_float32(own).cpu() for own in outputs))}
+
+    return ScoredItems(images, score, "similarity", protocol)
+
+
+def masked_fields(
+    items: ScoredItems, rows: Sequence[Sequence[tuple[int, Tensor]]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a MetricInput for each row of maps, those that masked forwards give.
+
+    Everything is asked for before the first answer is taken, so that batches are full.
+
+    Args:
+        items: The items.
+        rows: For each row, which images of the items are masked, with their maps: (place, maps (N,H,W)).
+    """
+    before = items.answer((None,) * len(items.images))
+    squares = {place: own.squares(items.protocol.infidelity) for place, own in enumerate(items.images)}
+    asked = [_asked(items, [place for place, _ in row], [maps for _, maps in row], squares) for row in rows]
+    for given in asked:
+        found: dict[str, Any] = {"before": before}
+        for name, tickets in given.items():
+            if name in ("after", "equal_mass"):
+                found[name] = items.answer(tickets)
+            elif name == "hidden":
+                found[name] = tickets
+            elif name == "hidden_change":
+                found[name] = before[items.bounded] - items.bounded_scores(tickets)
+            else:
+                found[name] = items.bounded_scores(tickets)
+        yield found
+
+
+def _asked(
+    items: ScoredItems, places: Sequence[int], maps: Sequence[Tensor], squares: Mapping[int, Tensor]
+) -> dict[str, Any]:
+    """Ask for every version of a row: {field of a MetricInput: tickets, or a list of them}."""
+    protocol, own = items.protocol, [items.images[place] for place in places]
+    found: dict[str, Any] = {}
+
+    def ask(make: str, values: Sequence[Tensor]) -> Tickets:
+        return items.ask(places, [getattr(one, make)(value) for one, value in zip(own, values, strict=True)])
+
+    found["after"] = ask("hidden", maps)
+    if protocol.equal_mass:
+        found["equal_mass"] = ask("hidden", [metrics.equal_mass(values) for values in maps])
+    if protocol.curves:
+        masks = list(zip(*(metrics.steps(values, protocol.curves) for values in maps), strict=True))
+        found["inserted"] = [ask("shown", step) for step in masks]
+        found["deleted"] = [ask("shown", [~mask for mask in step]) for step in masks]
+    if protocol.road:
+        ranks = [metrics.order(values).argsort(dim=1).view(values.shape) for values in maps]
+        pixels = [one.shape[1:].numel() for one in ranks]
+        for name, removed in (("most_removed", _most), ("least_removed", _least)):
+            found[name] = [
+                ask("imputed", [removed(rank, share, total) for rank, total in zip(ranks, pixels, strict=True)])
+                for share in protocol.road
+            ]
+    if protocol.infidelity and len(places) == 1:
+        found["hidden"] = squares[places[0]]
+        found["hidden_change"] = [ask("hidden", [1 - square.float()]) for square in found["hidden"]]
+    return found
+
+
+def _most(ranks: Tensor, share: float, pixels: int) -> Tensor:
+    """The `share` percent of pixels with the highest values: bool (N,H,W)."""
+    return ranks < int(share * pixels / 100)
+
+
+def _least(ranks: Tensor, share: float, pixels: int) -> Tensor:
+    """The `share` percent of pixels with the lowest values: bool (N,H,W)."""
+    return ranks >= pixels - int(share * pixels / 100)
