@@ -7,13 +7,21 @@ from gamlens.engine import RunFolder
 from gamlens.evaluation import results
 from gamlens.metrics import METRICS
 
+ON_REQUEST = {
+    "insertion", "deletion", "road_morf", "road_lerf", "adcc", "coherency", "infidelity", "max_sensitivity", "seconds",
+    "peak_bytes",
+}  # fmt: skip
+
 
 def titles(*kinds: str) -> dict[str, str]:
-    """{title: name} of the metrics that these kinds of evaluation measure, in the order of tables; without curves."""
+    """{title: name} of the metrics that these kinds of evaluation measure, in the order of tables.
+
+    Without those that are measured only if they are asked for.
+    """
     return {
         metric.title: name
         for name, metric in METRICS.items()
-        if not {*kinds}.isdisjoint(metric.kinds) and metric.columns.keys().isdisjoint({"insertion", "deletion"})
+        if not {*kinds}.isdisjoint(metric.kinds) and metric.columns.keys().isdisjoint(ON_REQUEST)
     }
 
 

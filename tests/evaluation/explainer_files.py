@@ -25,7 +25,7 @@ def many(model, batch, targets, other, further):
     """Takes too many parameters."""
 '''
 
-BROKEN = '''
+BROKEN = """
 import torch
 
 def nothing(model, batch, targets):
@@ -51,4 +51,4 @@ def raises(model, batch, targets):
 
 def one_side(model, x, y, score):
     return x.mean(dim=1)
-'''
+"""

@@ -73,10 +73,9 @@ def test_one_forward_serves_every_map(lens, root):
     items = units(load("table", root / "items.csv"), Protocol())[:4]
     rows = [row for part in evaluate(lens, items, PLAN.protocol(lens), batch=4) for row in part]
     hook.remove()
-    maps = (
-        2 * (1 + (len(lens.blocks) - 1) * len(JOINED)) + len(metrics.CONTROLS) - 1
-    )  # at n = 1 every fusion is the same; all ones too
-    assert sum(calls) == 4 * (1 + maps)
+    # At n = 1 every fusion is the same. All ones are the image itself, and the black image of blank runs once.
+    maps = 2 * (1 + (len(lens.blocks) - 1) * len(JOINED)) + len(metrics.CONTROLS) - 2
+    assert sum(calls) == 4 * (1 + maps) + 1
     assert len(rows) == 4 * (2 * len(lens.blocks) * len(JOINED) + len(metrics.CONTROLS))
 
 
@@ -226,18 +225,18 @@ def test_command(root, many, tmp_path):
 def test_an_item_that_fails_in_the_model_is_an_error_row(lens, root, monkeypatch):
     """The others of its batch are measured; where all of the first batch fail it is an error."""
     items = units(load("table", root / "items.csv"), Protocol("localization"))[:4]
-    plan, real = Plan(("gam",), (1,), ("mean",)), measure._class_rows
+    plan, real = Plan(("gam",), (1,), ("mean",)), measure._measured_rows
 
     def picky(lens, batch, *rest, wrong=items[1].name):
         if wrong in ("", *(unit.name for unit in batch.units)):
             raise GamlensError("not this one")
         return real(lens, batch, *rest)
 
-    monkeypatch.setattr(measure, "_class_rows", picky)
+    monkeypatch.setattr(measure, "_measured_rows", picky)
     rows = [row for part in evaluate(lens, items, plan.protocol(lens), batch=4) for row in part]
     assert [row["item"] for row in rows if row["error"] == "not this one"] == [items[1].name]
     assert {row["item"] for row in rows if not row["error"]} >= {items[2].name, items[3].name}
-    monkeypatch.setattr(measure, "_class_rows", partial(picky, wrong=""))
+    monkeypatch.setattr(measure, "_measured_rows", partial(picky, wrong=""))
     with pytest.raises(GamlensError, match=r"^not this one$"):
         list(evaluate(lens, items, plan.protocol(lens), batch=4))
 
@@ -281,10 +280,10 @@ def test_pairs_of_one_map_share_a_forward(lens, root):
     items = units(load("table", root / "items.csv"), plan.protocol(lens))[:2]
     rows = [row for part in evaluate(lens, items, plan.protocol(lens), batch=2) for row in part]
     hook.remove()
-    maps = (
-        1 + len(JOINED) + len(metrics.CONTROLS) - 1
-    )  # at n = 1 every fusion is the same; all ones are the image itself
-    assert sum(calls) == 2 * 2 * (1 + maps)
+    # At n = 1 every fusion is the same. All ones are the image itself, and the black image of blank runs once. Both pairs
+    # have the image 02.png, for which the maps of the two other controls are the same.
+    maps = 1 + len(JOINED) + len(metrics.CONTROLS) - 2
+    assert sum(calls) == 2 * 2 * (1 + maps) + 1 - 2
     assert not any(row["error"] for row in rows)
 
 

@@ -504,7 +504,7 @@ def test_insertion_and_deletion(lens: Lens, root: Path) -> None:
         area = sum((a + b) / 2 / 5 for a, b in itertools.pairwise(values))
         assert row[name] == pytest.approx(area, abs=1e-4)
     found = {cell.metric for cell in tables.cells(run)}
-    assert found == {"ADP", "PIC", "Insertion", "Deletion"}
+    assert found == {"ADP", "PIC", "Average gain", "Insertion", "Deletion", "Sparseness"}
     with pytest.raises(GamlensError, match="need kind objective"):
         Protocol("localization", curves=5)
     with pytest.raises(GamlensError, match="curves=-1: give 0 for no curves, or 2 steps"):

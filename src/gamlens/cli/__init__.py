@@ -8,7 +8,9 @@ from gamlens import __version__
 from gamlens.cli import evaluate, explain, export, leaderboard_command, reproduce, sanity, search_command, show
 from gamlens.cli.common import app, say
 
-ORDER = "classify compare blocks demo search evaluate leaderboard table subset export figure report reproduce ablate studio"
+ORDER = (
+    "classify compare blocks demo search evaluate leaderboard table subset export figure report reproduce ablate studio"
+)
 
 
 @app.callback(invoke_without_command=True)

@@ -16,8 +16,8 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
 from gamlens.evaluation.contests import contest_note
 from gamlens.evaluation.metric_columns import left_out_note
-from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
 from gamlens.evaluation.row_titles import method_title
+from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
 from gamlens.evaluation.table_notes import counts_note, general_notes, sharing_notes, table_notes
 from gamlens.models.devices import AUTO
 from gamlens.report import evaluation as work

@@ -63,7 +63,10 @@ def contest_rows(found: Sequence[Contest]) -> tuple[tuple[str, ...], list[tuple[
     lines = []
     for contest in found:
         d = contest.difference
-        names = [method_title(name) if number else name for name, number in ((contest.method, 1), (contest.other, contest.other_n))]
+        names = [
+            method_title(name) if number else name
+            for name, number in ((contest.method, 1), (contest.other, contest.other_n))
+        ]
         shown = f"{d.mean:+.2f} [{d.low:+.2f}, {d.high:+.2f}]"
         counts = (str(d.wins), str(d.losses), str(d.ties), f"{d.p:.2g}")
         lines.append((*contest.setting.columns(), contest.metric, str(contest.n), *names, shown, *counts))

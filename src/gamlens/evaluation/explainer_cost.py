@@ -36,7 +36,8 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
         call()
         _wait(device)
         return torch.cuda.max_memory_allocated(device) - before
-    with _LiveBytes() as counted:
+    counted = _LiveBytes()
+    with counted:
         call()
     return counted.most
 

@@ -19,13 +19,14 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.results import Columns, Run
 from gamlens.evaluation.row_titles import row_title
 from gamlens.evaluation.run_scores import Score, Setting, check_confidence, check_real, needed, resampled, scores
+from gamlens.methods import BLOCK_DEFAULT
 from gamlens.metrics import METRICS, Better, Interval, Metric
 from gamlens.metrics.aggregate import INDICES_AT_ONCE
 
 ItemChoice = Literal["common", "all"]
 RowKey: TypeAlias = tuple[str, int]  # a method, or the name of a control, and n
 MeasuredKey: TypeAlias = tuple[str, str, int]  # an item, its side, and how often both stood before
-USUAL_REFERENCE: RowKey = ("gam", 2)
+USUAL_REFERENCE: RowKey = (BLOCK_DEFAULT, 2)
 RESAMPLES, SAME_DIGITS = 1000, 9  # how many bootstrap samples; means that agree to so many decimals are equal
 FEWEST_RANKED = 3  # a rank correlation needs so many rows
 PLACE_GROUP, SCORE_GROUP, COST_GROUP = "Where the object is", "What the model's score says", "Cost"

@@ -44,7 +44,9 @@ class MapRow:
         methods.find(method)
         if wrong := [one for one in suffixes if one not in VARIANTS]:
             known = " and ".join(f"+{one}" for one in VARIANTS)
-            raise GamlensError(f"The method {given!r} ends in +{wrong[0]}, which means nothing here: there are {known}.")
+            raise GamlensError(
+                f"The method {given!r} ends in +{wrong[0]}, which means nothing here: there are {known}."
+            )
         variant = tuple(one for one in VARIANTS if one in suffixes)
         return cls("+".join((method, *variant)), method, variant)
 
@@ -54,7 +56,9 @@ class MapRow:
             fits = self.explainer.classes if task == "classification" else self.explainer.pairs
             if not fits:
                 what = "classes" if task == "classification" else "pairs"
-                raise GamlensError(f"The explainer {self.name!r} does not explain {what}: leave it out for task {task}.")
+                raise GamlensError(
+                    f"The explainer {self.name!r} does not explain {what}: leave it out for task {task}."
+                )
         if self.method:
             kind = methods.find(self.method).kind
             if kind == "pair" and task == "classification":

@@ -1,6 +1,7 @@
 """Forwards of images in which pixels are hidden: every different input runs once, whichever metrics ask for it."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import chain
 from zlib import crc32
 
@@ -72,9 +73,15 @@ class MaskedForwards:
 def fingerprints(inputs: Tensor) -> Ticket:
     """Two 64-bit sums of the bits of every input (N,...), by which equal inputs are found: N pairs of numbers."""
     bits = inputs.detach().contiguous().view(BITS[inputs.element_size()]).flatten(1).long()
-    weights = torch.randint(-(2**63), 2**63 - 1, (2, bits.shape[1]), generator=torch.Generator().manual_seed(0)) | 1
-    sums = torch.stack([(bits * row).sum(dim=1) for row in weights.to(bits.device)], dim=1)  # modulo 2^64
+    sums = torch.stack([(bits * row).sum(dim=1) for row in _weights(bits.shape[1], bits.device)], dim=1)  # modulo 2^64
     return tuple(tuple(row) for row in sums.tolist())
+
+
+@lru_cache(maxsize=4)
+def _weights(size: int, device: torch.device) -> Tensor:
+    """Two sets of random odd numbers, (2,size)."""
+    make = torch.Generator().manual_seed(0)
+    return (torch.randint(-(2**63), 2**63 - 1, (2, size), generator=make) | 1).to(device)
 
 
 class MaskedImages:
@@ -85,7 +92,7 @@ class MaskedImages:
         side: The prepared images.
         names: The names of the images, which seed what is random.
         protocol: The protocol.
-        run: Inputs -> outputs (B,K): class scores, or embeddings.
+        forwards: Runs the masked images; both images of pairs share it.
         whole: The outputs (N,K) of the whole images, which are known already.
     """
 
@@ -95,14 +102,13 @@ class MaskedImages:
         side: ModelInput,
         names: Sequence[str],
         protocol: Protocol,
-        run: Callable[[Tensor], Tensor],
+        forwards: MaskedForwards,
         whole: Tensor,
     ) -> None:
         self.protocol, self.names, self.transform = protocol, names, _transform(lens)
         self.images = raw(lens, side)
         self.whole = at_least_float32(whole.detach())
-        gpu = self.images.device.type == "cuda"
-        self.forwards = MaskedForwards(run, at_once=IMAGES_AT_ONCE_ON_GPU if gpu else IMAGES_AT_ONCE)
+        self.forwards = forwards
         self.forwards.know(self.hidden(torch.ones_like(self.images[:, 0])), self.whole)
         self._background: Tensor | None = None
 

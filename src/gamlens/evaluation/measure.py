@@ -22,7 +22,7 @@ from gamlens.engine import ResultRow, pieces
 from gamlens.errors import GamlensError, GamlensWarning, attempt
 from gamlens.evaluation.batches import Ready, error_row, head, ready, split
 from gamlens.evaluation.map_makers import MadeMaps, MapKey, RowMaker, plain
-from gamlens.evaluation.masked import MaskedImages, seeded
+from gamlens.evaluation.masked import IMAGES_AT_ONCE, IMAGES_AT_ONCE_ON_GPU, MaskedForwards, MaskedImages, seeded
 from gamlens.evaluation.metric_columns import measure_metrics
 from gamlens.evaluation.objective import ScoredItems, class_items, masked_fields, pair_items
 from gamlens.evaluation.protocol import CONTROL, Protocol, Unit
@@ -147,11 +147,13 @@ def _objective_fields(
     masked x is compared with the masked y ("both").
     """
     protocol, lens = maker.protocol, maker.lens
+    gpu = lens.device.type == "cuda"
     run = maker.scorer.embed if maker.of_pairs else maker.scorer.outputs
+    forwards = MaskedForwards(run, at_once=IMAGES_AT_ONCE_ON_GPU if gpu else IMAGES_AT_ONCE)
     images = []
     for place, (prepared, whole) in enumerate(zip(batch.sides, made.outputs, strict=True)):
         names = [unit.samples[place].name for unit in batch.units]
-        images.append(MaskedImages(lens, prepared, names, protocol, run, whole))
+        images.append(MaskedImages(lens, prepared, names, protocol, forwards, whole))
     if maker.of_pairs:
         items = pair_items((images[0], images[1]), protocol)
         masked = {"both": (0, 1)} if protocol.masked == "both" else {"x": (0,), "y": (1,)}

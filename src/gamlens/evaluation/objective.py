@@ -4,7 +4,7 @@ All that is asked of one batch of items goes through `MaskedImages`, so that ver
 or several maps need run once: the black image, the whole image, maps that are equal.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +56,7 @@ class ScoredItems:
         return torch.stack([self.answer(tickets)[self.bounded] for tickets in asked])
 
 
-def class_items(
-    images: MaskedImages, labels: Tensor, protocol: Protocol, *, multi_label: bool
-) -> ScoredItems:
+def class_items(images: MaskedImages, labels: Tensor, protocol: Protocol, *, multi_label: bool) -> ScoredItems:
     """Items of one image and a class: the score is the label's logit, and its probability."""
 
     def score(outputs: Sequence[Tensor]) -> Scores:
@@ -78,9 +76,7 @@ def pair_items(images: tuple[MaskedImages, MaskedImages], protocol: Protocol) ->
     return ScoredItems(images, score, "similarity", protocol)
 
 
-def masked_fields(
-    items: ScoredItems, rows: Sequence[Sequence[tuple[int, Tensor]]]
-) -> Iterator[dict[str, Any]]:
+def masked_fields(items: ScoredItems, rows: Sequence[Sequence[tuple[int, Tensor]]]) -> Iterator[dict[str, Any]]:
     """Yield the fields of a MetricInput for each row of maps, those that masked forwards give.
 
     Everything is asked for before the first answer is taken, so that batches are full.
@@ -90,9 +86,11 @@ def masked_fields(
         rows: For each row, which images of the items are masked, with their maps: (place, maps (N,H,W)).
     """
     before = items.answer((None,) * len(items.images))
-    squares = {place: own.squares(items.protocol.infidelity) for place, own in enumerate(items.images)}
-    asked = [_asked(items, [place for place, _ in row], [maps for _, maps in row], squares) for row in rows]
-    for given in asked:
+    squares = [_squares(items, place) for place in range(len(items.images))] if items.protocol.infidelity else []
+    asked = [_asked(items, [place for place, _ in row], [maps for _, maps in row]) for row in rows]
+    for row, given in zip(rows, asked, strict=True):
+        if squares and len(row) == 1:
+            given |= squares[row[0][0]]
         found: dict[str, Any] = {"before": before}
         for name, tickets in given.items():
             if name in ("after", "equal_mass"):
@@ -106,9 +104,14 @@ def masked_fields(
         yield found
 
 
-def _asked(
-    items: ScoredItems, places: Sequence[int], maps: Sequence[Tensor], squares: Mapping[int, Tensor]
-) -> dict[str, Any]:
+def _squares(items: ScoredItems, place: int) -> dict[str, Any]:
+    """The random squares of infidelity on one image, which are the same for every map, and what was asked for them."""
+    own = items.images[place]
+    hidden = own.squares(items.protocol.infidelity)
+    return {"hidden": hidden, "hidden_change": [items.ask([place], [own.hidden(1 - one.float())]) for one in hidden]}
+
+
+def _asked(items: ScoredItems, places: Sequence[int], maps: Sequence[Tensor]) -> dict[str, Any]:
     """Ask for every version of a row: {field of a MetricInput: tickets, or a list of them}."""
     protocol, own = items.protocol, [items.images[place] for place in places]
     found: dict[str, Any] = {}
@@ -131,9 +134,6 @@ def _asked(
                 ask("imputed", [removed(rank, share, total) for rank, total in zip(ranks, pixels, strict=True)])
                 for share in protocol.road
             ]
-    if protocol.infidelity and len(places) == 1:
-        found["hidden"] = squares[places[0]]
-        found["hidden_change"] = [ask("hidden", [1 - square.float()]) for square in found["hidden"]]
     return found
 
 

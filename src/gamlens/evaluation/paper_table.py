@@ -123,7 +123,9 @@ def fill_table(plan: TablePlan, measured: Mapping[RunKey, Run], *, confidence: s
     appendix = tuple(line for part in found.values() for line in part.values())
     chosen = {name: getattr(protocol, name) for name in SHARED_CHOICES} | {"confidence": confidence}
     text = ", ".join(f"{name}={value}" for name, value in chosen.items())
-    return FilledTable(plan.table, protocol.method_names, protocol.n, tuple(lines), appendix, plan.missing, text, plan.limit)
+    return FilledTable(
+        plan.table, protocol.method_names, protocol.n, tuple(lines), appendix, plan.missing, text, plan.limit
+    )
 
 
 def _measured_lines(line: PaperLine, run: PaperRun, whole: Run, confidence: str) -> dict[str, FilledLine]:

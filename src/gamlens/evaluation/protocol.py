@@ -174,7 +174,9 @@ class Protocol:
             raise GamlensError(f"curves={self.curves}: give 0 for no curves, or 2 steps or more, such as 20.")
         for name in ("curves", "road", "infidelity", "sensitivity", "coherency", "equal_mass"):
             if getattr(self, name) and "objective" not in self.kinds:
-                raise GamlensError(f"{name}={getattr(self, name)} is measured by the model's score: it needs kind objective.")
+                raise GamlensError(
+                    f"{name}={getattr(self, name)} is measured by the model's score: it needs kind objective."
+                )
         if not all(0 < share < 100 for share in self.road):
             raise GamlensError(f"road={self.road}: give percentages of pixels between 0 and 100, such as (10, 50, 90).")
         if self.infidelity < 0 or self.sensitivity < 0:

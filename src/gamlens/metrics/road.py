@@ -14,8 +14,11 @@ from gamlens.metrics._sums import row_sums
 from gamlens.metrics.metric import MeasuredColumns, MetricInput
 
 VALUES_AT_ONCE = 2**21  # how many values of images `impute` works on at once, which bounds its memory
-TOLERANCE = 1e-5  # the estimated error at which an image is done, as a share of the range of its known values
-STEPS, ROUNDS = 100, 2  # the most steps of conjugate gradients in a round, and the rounds, each with an exact residual
+IMPUTED_ERROR = 1e-5  # the estimated error at which an image is done, as a share of the range of its known values
+MOST_STEPS, ROUNDS = (
+    100,
+    2,
+)  # the most steps of conjugate gradients in a round, and the rounds, each with an exact residual
 COARSEST, SWEEPS = 3, 6  # the longer side of the coarsest grid, and the sweeps by which it is solved
 DAMPING = 0.85  # of the sweeps on coarse grids, and on the finest one if it is a single row or column
 AROUND = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))  # a position and its 8 neighbours
@@ -74,7 +77,7 @@ def impute(images: Tensor, removed: Tensor, *, colour: Sequence[float] | None = 
 
 
 @dataclass(frozen=True, eq=False)
-class _Grid:
+class _ImputedGrid:
     """The equations on one grid for N images: a symmetric matrix that joins every position to its 8 neighbours.
 
     Args:
@@ -92,7 +95,7 @@ class _Grid:
     centre: Tensor | None = None
 
     @classmethod
-    def finest(cls, removed: Tensor) -> "_Grid":
+    def finest(cls, removed: Tensor) -> "_ImputedGrid":
         """The equations of removed pixels, 1 where a pixel is removed, else 0: (N,1,H,W)."""
         centre = _spread(torch.ones_like(removed))
         damping = 1 if min(removed.shape[2:]) > 1 else DAMPING  # in a single row the largest eigenvalue is 2, not 4/3
@@ -111,7 +114,7 @@ class _Grid:
             found += weight * other
         return found
 
-    def coarser(self) -> "_Grid":
+    def coarser(self) -> "_ImputedGrid":
         """The equations of every second row and column: P' A P, where P interpolates linearly and leaves out what is
         known.
 
@@ -131,13 +134,13 @@ class _Grid:
             weights.append(answers.gather(1, asked) * inside)
         diagonal = weights[AROUND.index((0, 0))]
         unknown = (diagonal > 0).to(diagonal)
-        return _Grid(unknown, DAMPING * unknown / torch.where(diagonal > 0, diagonal, 1), tuple(weights))
+        return _ImputedGrid(unknown, DAMPING * unknown / torch.where(diagonal > 0, diagonal, 1), tuple(weights))
 
-    def rows(self, kept: Tensor) -> "_Grid":
+    def rows(self, kept: Tensor) -> "_ImputedGrid":
         """The equations of some of the images, bool (N,)."""
         weights = None if self.weights is None else tuple(weight[kept] for weight in self.weights)
         centre = None if self.centre is None else self.centre[kept]
-        return _Grid(self.unknown[kept], self.step[kept], weights, centre)
+        return _ImputedGrid(self.unknown[kept], self.step[kept], weights, centre)
 
 
 def _filled(images: Tensor, removed: Tensor) -> Tensor:
@@ -148,9 +151,9 @@ def _filled(images: Tensor, removed: Tensor) -> Tensor:
     counts = known.flatten(1).sum(dim=1)[:, None]
     mean = (row_sums(shown).view(images.shape[:2]) / counts)[..., None, None]
     centred = torch.where(known, values - mean, 0)  # values around 0 lose fewer digits
-    limit = (TOLERANCE * centred.flatten(1).abs().amax(dim=1)).float()
-    exact = _Grid.finest(removed[:, None].double())
-    grids = [_Grid.finest(removed[:, None].float())]
+    limit = (IMPUTED_ERROR * centred.flatten(1).abs().amax(dim=1)).float()
+    exact = _ImputedGrid.finest(removed[:, None].double())
+    grids = [_ImputedGrid.finest(removed[:, None].float())]
     while max(grids[-1].unknown.shape[2:]) > COARSEST:
         grids.append(grids[-1].coarser())
     right = _spread(centred).mul_(exact.unknown)
@@ -160,7 +163,7 @@ def _filled(images: Tensor, removed: Tensor) -> Tensor:
     return torch.where(known, values, found + mean)
 
 
-def _conjugate_gradients(grids: Sequence[_Grid], right: Tensor, limit: Tensor) -> Tensor:
+def _conjugate_gradients(grids: Sequence[_ImputedGrid], right: Tensor, limit: Tensor) -> Tensor:
     """Solve the equations of the finest grid up to an estimated error of `limit`: (N,C,H,W), (N,) -> (N,C,H,W).
 
     The V-cycle estimates the error from the residual. An image whose error is below its limit takes it as its last
@@ -169,7 +172,7 @@ def _conjugate_gradients(grids: Sequence[_Grid], right: Tensor, limit: Tensor) -
     result = torch.zeros_like(right)
     active = torch.arange(len(right), device=right.device)
     found, residual, direction, energy = result, right, torch.zeros_like(right), right.new_ones(len(right))
-    for _ in range(STEPS):
+    for _ in range(MOST_STEPS):
         error = _v_cycle(grids, residual)
         going = error.flatten(1).abs().amax(dim=1) > limit
         if not bool(going.all()):
@@ -190,7 +193,7 @@ def _conjugate_gradients(grids: Sequence[_Grid], right: Tensor, limit: Tensor) -
     return result
 
 
-def _v_cycle(grids: Sequence[_Grid], right: Tensor) -> Tensor:
+def _v_cycle(grids: Sequence[_ImputedGrid], right: Tensor) -> Tensor:
     """An approximate solution: one sweep of Jacobi, a correction from the coarser grid, another sweep.
 
     Shapes: (N,C,h,w) -> (N,C,h,w). On the finest grid one sweep takes away at least 2/3 of what a coarser grid cannot

@@ -7,7 +7,7 @@ from gamlens.metrics._checks import check_maps
 from gamlens.metrics._sums import row_sums
 from gamlens.metrics.metric import MeasuredColumns, MetricInput
 
-MAPS_SORTED_AT_ONCE = 32  # how many maps are sorted at once, which bounds the memory
+MAPS_SUMMED_AT_ONCE = 32  # how many maps are sorted at once, which bounds the memory
 
 
 def sparseness(maps: Tensor) -> Tensor:
@@ -25,8 +25,8 @@ def sparseness(maps: Tensor) -> Tensor:
     """
     check_maps(maps)
     found = maps.new_zeros(len(maps), dtype=torch.float64)
-    for first in range(0, len(maps), MAPS_SORTED_AT_ONCE):
-        part = slice(first, first + MAPS_SORTED_AT_ONCE)
+    for first in range(0, len(maps), MAPS_SUMMED_AT_ONCE):
+        part = slice(first, first + MAPS_SUMMED_AT_ONCE)
         values = maps[part].flatten(1).sort(dim=1).values.double()
         pixels = values.shape[1]
         weights = 2 * torch.arange(1, pixels + 1, device=maps.device, dtype=torch.float64) - pixels - 1
