@@ -280,8 +280,8 @@ def test_pairs_of_one_map_share_a_forward(lens, root):
     items = units(load("table", root / "items.csv"), plan.protocol(lens))[:2]
     rows = [row for part in evaluate(lens, items, plan.protocol(lens), batch=2) for row in part]
     hook.remove()
-    # At n = 1 every fusion is the same. All ones are the image itself, and the black image of blank runs once. Both pairs
-    # have the image 02.png, for which the maps of the two other controls are the same.
+    # At n = 1 every fusion is the same. All ones are the image itself, and the black image of blank runs once. Both
+    # pairs have the image 02.png, for which the maps of the two other controls are the same.
     maps = 1 + len(JOINED) + len(metrics.CONTROLS) - 2
     assert sum(calls) == 2 * 2 * (1 + maps) + 1 - 2
     assert not any(row["error"] for row in rows)

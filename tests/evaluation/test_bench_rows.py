@@ -81,7 +81,7 @@ def test_fingerprints_tell_inputs_apart() -> None:
 
 @pytest.mark.parametrize("task", ["classification", "cosine"])
 def test_no_masked_image_runs_twice(lens: Lens, root: Path, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    """With every metric: each input of the masked forwards of a batch is different, and their number is that by hand."""
+    """With every metric: the masked inputs of a batch are all different, and their number is that by hand."""
     seen: Counter[Any] = Counter()
     name = "outputs" if task == "classification" else "embed"
     real = getattr(Lens, name)
@@ -267,8 +267,8 @@ def test_a_file_of_yours_on_the_command_line(boxed: Callable[..., Path], tmp_pat
     root = boxed(3, lambda number: 50, ("zero", "one"))
     mine = tmp_path / "mine.py"
     mine.write_text("def explain(model, batch, targets):\n    return batch.mean(dim=1)\n")
-    words = ["evaluate", "objective", "--data", "table", "--root", str(root / "items.csv"), "--model", "lenet5",
-             "--weights", "random", "--methods", f"gam,{mine}:explain", "-n", "1", "--out", str(tmp_path / "run")]  # fmt: skip
+    data = ["--data", "table", "--root", str(root / "items.csv"), "--model", "lenet5", "--weights", "random"]
+    words = ["evaluate", "objective", *data, "--methods", f"gam,{mine}:explain", "-n", "1", "--out", f"{tmp_path}/run"]
     first = CliRunner().invoke(app, words)
     assert first.exit_code == 1  # one file of the data set is no image
     assert "1 items could not be measured" in first.output

@@ -17,7 +17,7 @@ from gamlens.evaluation import leaderboard as boards
 from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation import results
 from gamlens.evaluation.explainers import split_names
-from gamlens.evaluation.leaderboard_texts import lead_sentence, metric_groups, number_table
+from gamlens.evaluation.leaderboard_texts import lead_sentence, summary_table
 from gamlens.evaluation.protocol import Protocol, parse_numbers
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import METHODS, names
@@ -124,10 +124,9 @@ def leaderboard(
         return
     board = boards.board(results.read(folder, only=boards.board_columns()), confidence=confidence)
     written = write_board(out, [(lens.name, board)])
-    for title, own in metric_groups(board).items():
-        say_table(*number_table(board, own), title=title, box=box.SIMPLE)
-    say(lead_sentence(board))
-    say(f"{len(written)} files were written; open {out / 'leaderboard.html'}")
+    say_table(*summary_table(board), box=box.SIMPLE)
+    say(lead_sentence(board).replace("`", "").replace("**", ""))
+    say(f"All metrics with intervals are in {len(written)} files; open {out / 'leaderboard.html'}")
     if done["errors"]:
         exit_with_failures(f"{done['errors']} items could not be measured; {out / 'leaderboard.html'} lists them.")
 

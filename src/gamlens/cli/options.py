@@ -88,8 +88,8 @@ EvaluatedMethodNames = Annotated[
 RoadShares = Annotated[
     str,
     Option(
-        help="With objective: also measure ROAD, the score after these percentages of pixels were replaced by a mean of "
-        "their neighbours, such as 20,40,60,80. Empty: not measured."
+        help="With objective: also measure ROAD, the score after these percentages of pixels were replaced by a mean "
+        "of their neighbours, such as 20,40,60,80. Empty: not measured."
     ),
 ]
 InfidelityCount = Annotated[
@@ -98,8 +98,8 @@ InfidelityCount = Annotated[
 SensitivityCount = Annotated[
     int,
     Option(
-        help="With objective: also measure the maximal sensitivity, by explaining this many noisy copies of every image. "
-        "0: not measured."
+        help="With objective: also measure the maximal sensitivity, by explaining this many noisy copies of every "
+        "image. 0: not measured."
     ),
 ]
 CoherencyFlag = Annotated[

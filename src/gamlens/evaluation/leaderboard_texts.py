@@ -57,6 +57,19 @@ def leaderboard_tables(board: Board) -> dict[str, TextTable]:
     return found
 
 
+def summary_table(board: Board) -> TextTable:
+    """One line per row for a terminal: its mean rank, the first metric of each group, time and memory; means alone."""
+    chosen: list[BoardMetric] = []
+    for metric in board.metrics:
+        if metric.is_cost or metric.group not in {one.group for one in chosen}:
+            chosen.append(metric)
+    lines = []
+    for place, row in enumerate(board.rows, start=1):
+        cells = [_number(row.mean(metric.name), metric) for metric in chosen]
+        lines.append((numbered(row, place, blocks=False), _blocks(row), _decimal(row.mean_rank), *cells))
+    return ("row", "n", "mean rank", *map(head, chosen)), lines
+
+
 def number_table(board: Board, metrics: Sequence[BoardMetric]) -> TextTable:
     """One line per row with its mean rank and these metrics: the best is bold, and marks are as in `mark_notes`."""
     lines = []
