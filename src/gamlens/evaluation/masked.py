@@ -130,16 +130,20 @@ class MaskedImages:
         return metrics.explain_mask(self.images, weight, mean=mean, std=std, background=self._background)
 
     def imputed(self, removed: Tensor) -> Tensor:
-        """The images with removed pixels, bool (N,H,W), imputed linearly from their neighbours, with a little noise.
+        """The images with removed pixels imputed linearly from their neighbours, with a little noise, normalised.
+
+        Shapes: V sets of removed pixels, bool (V,N,H,W) -> (V,N,C,H,W).
 
         The noise of an image is the same for every map. Imputation is a weighted mean, so that it makes no difference
         whether it comes before or after the normalisation.
         """
+        removed = removed.to(self.images.device)
         std = self.images.new_tensor(self.transform.std)[:, None, None]
         mean = self.images.new_tensor(self.transform.mean)[:, None, None]
         noise = torch.stack([torch.randn(self.images.shape[1:], generator=seeded(name)) for name in self.names])
-        noise = IMPUTED_NOISE * noise.to(self.images) * removed.to(self.images)[:, None]
-        return (metrics.impute(self.images, removed.to(self.images.device)) - mean) / std + noise
+        noise = IMPUTED_NOISE * noise.to(self.images) * removed[:, :, None]
+        filled = metrics.impute(self.images.repeat(len(removed), 1, 1, 1), removed.flatten(0, 1))
+        return (filled.view(noise.shape) - mean) / std + noise
 
     def squares(self, count: int) -> Tensor:
         """Random squares, `count` per image: bool (count,N,H,W). An image has the same ones in every run and batch."""

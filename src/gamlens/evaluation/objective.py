@@ -127,21 +127,17 @@ def _asked(items: ScoredItems, places: Sequence[int], maps: Sequence[Tensor]) ->
         found["inserted"] = [ask("shown", step) for step in masks]
         found["deleted"] = [ask("shown", [~mask for mask in step]) for step in masks]
     if protocol.road:
-        ranks = [metrics.order(values).argsort(dim=1).view(values.shape) for values in maps]
-        pixels = [one.shape[1:].numel() for one in ranks]
-        for name, removed in (("most_removed", _most), ("least_removed", _least)):
-            found[name] = [
-                ask("imputed", [removed(rank, share, total) for rank, total in zip(ranks, pixels, strict=True)])
-                for share in protocol.road
-            ]
+        versions = [one.imputed(_removed(values, protocol.road)) for one, values in zip(own, maps, strict=True)]
+        tickets = [items.ask(places, step) for step in zip(*versions, strict=True)]
+        found["most_removed"], found["least_removed"] = tickets[: len(protocol.road)], tickets[len(protocol.road) :]
     return found
 
 
-def _most(ranks: Tensor, share: float, pixels: int) -> Tensor:
-    """The `share` percent of pixels with the highest values: bool (N,H,W)."""
-    return ranks < int(share * pixels / 100)
+def _removed(maps: Tensor, shares: Sequence[float]) -> Tensor:
+    """The pixels that ROAD removes of maps (N,H,W), for S shares in percent: bool (2S,N,H,W).
 
-
-def _least(ranks: Tensor, share: float, pixels: int) -> Tensor:
-    """The `share` percent of pixels with the lowest values: bool (N,H,W)."""
-    return ranks >= pixels - int(share * pixels / 100)
+    First the pixels with the highest values, for every share, and then those with the lowest.
+    """
+    ranks, pixels = metrics.order(maps).argsort(dim=1).view(maps.shape), maps[0].numel()
+    counts = [int(share * pixels / 100) for share in shares]
+    return torch.stack([*(ranks < count for count in counts), *(ranks >= pixels - count for count in counts)])

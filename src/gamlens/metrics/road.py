@@ -13,7 +13,7 @@ from gamlens.errors import GamlensError
 from gamlens.metrics._sums import row_sums
 from gamlens.metrics.metric import MeasuredColumns, MetricInput
 
-VALUES_AT_ONCE = 2**21  # how many values of images `impute` works on at once, which bounds its memory
+VALUES_AT_ONCE, VALUES_AT_ONCE_ON_GPU = 2**21, 2**25  # how many values of images are worked on at once: bounds memory
 IMPUTED_ERROR = 1e-5  # the estimated error at which an image is done, as a share of the range of its known values
 MOST_STEPS, ROUNDS = (
     100,
@@ -70,7 +70,8 @@ def impute(images: Tensor, removed: Tensor, *, colour: Sequence[float] | None = 
         fill = images.new_tensor(list(colour) if colour is not None else [0.0] * images.shape[1])
         result[whole] = fill[:, None, None]
     some = (flat.any(dim=1) & ~whole).nonzero()[:, 0]
-    for rows in torch.split(some, max(1, VALUES_AT_ONCE // max(1, images[:1].numel()))):
+    most = VALUES_AT_ONCE_ON_GPU if images.device.type == "cuda" else VALUES_AT_ONCE
+    for rows in torch.split(some, max(1, most // max(1, images[:1].numel()))):
         if len(rows):
             result[rows] = _filled(images[rows], removed[rows]).to(images.dtype)
     return result
