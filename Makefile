@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which halves the time to collect them
 
-.PHONY: chaos scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
+.PHONY: chaos leaderboard scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -79,6 +79,9 @@ reproduce: $(VENV)/.dev  ## the paper's tables and the reference figures beside 
 	$(REPRODUCE) --table 1
 	$(REPRODUCE) --table 2 --n 1,2,3
 	$(BIN)/python benchmarks/reference_figures.py bench/reproduce
+
+leaderboard: $(VENV)/.dev  ## the boards of docs/leaderboard.md, hours on a CPU: bench/leaderboards/*/leaderboard.html
+	$(BIN)/python benchmarks/leaderboard.py
 
 chaos: $(VENV)/.dev  ## thousands of damaged files and folders, killed commands, full disks: all must end right or be refused
 	$(BIN)/python benchmarks/chaos.py $(if $(SEED),--seed $(SEED))

@@ -222,7 +222,12 @@ def test_another_packages_explainer(
         return batch.mean(dim=1)
 
     made = {"x:Mine": classify, "x:Pairs": None}
-    find = lambda name: SimpleNamespace(bind=lambda lens: SimpleNamespace(classify=made[name]))  # noqa: E731
+
+    def find(name: str) -> Any:
+        bind = lambda lens: SimpleNamespace(classify=made[name])  # noqa: E731
+        return SimpleNamespace(bind=bind, by_name=None, source=version[-1])
+
+    version = ["x 1.0"]
     monkeypatch.setattr(explainers, "find", find)
     assert export_wsol(lens, samples, tmp_path / "a", method="x:Mine").written == 5
     assert export_wsol(lens, samples, tmp_path / "b", method="x:Mine", target="top").written == 5
@@ -233,6 +238,14 @@ def test_another_packages_explainer(
         export_wsol(lens, samples, tmp_path / "c", method="x:Mine", n=1, views=("flip",))
     with pytest.raises(GamlensError, match="explains pairs"):
         export_wsol(lens, samples, tmp_path / "c", method="x:Pairs")
+    version.append("x 2.0")
+    with pytest.raises(GamlensError, match=r"What differs: explainer \(explainer was 'x 1.0', now 'x 2.0'\)"):
+        export_wsol(lens, samples, tmp_path / "a", method="x:Mine")
+
+
+def test_maps_in_files_are_not_exported(lens: Lens, samples: list[Sample], tmp_path: Path) -> None:
+    with pytest.raises(GamlensError, match="are maps in files already"):
+        export_wsol(lens, samples, tmp_path / "maps", method=f"maps:{tmp_path}")
 
 
 def test_sharp_and_views(lens: Lens, samples: list[Sample], tmp_path: Path) -> None:

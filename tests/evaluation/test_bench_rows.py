@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from gamlens import GamlensError, Lens, metrics
+from gamlens import GamlensError, Lens, Transform, metrics
 from gamlens.cli import app
 from gamlens.data import load
 from gamlens.evaluation import results
+from gamlens.evaluation.contests import contests
 from gamlens.evaluation.explainer_cost import peak_bytes
 from gamlens.evaluation.masked import MaskedForwards, fingerprints, raw, seeded
 from gamlens.evaluation.measure import NOISE_RADIUS, evaluate
@@ -204,6 +205,23 @@ def test_variants_are_made_of_the_same_trace(lens: Lens, root: Path, task: str) 
         assert row["map_mean"] == pytest.approx(float(maps.mean()), abs=1e-5)
 
 
+def test_refined_controls_are_not_taken_for_constant(lens: Lens, root: Path) -> None:
+    """Plain controls never change; refined ones follow the image, and are not explained again."""
+    protocol = Protocol("objective", methods=("gam+refine",), n=(2,), sensitivity=1, coherency=True)
+    rows = {row["method"]: row for row in measured(lens, root, protocol, limit=1)}
+    assert (rows["centre"]["coherency"], rows["centre"]["max_sensitivity"]) == (pytest.approx(1), 0)
+    assert rows["gam+refine"]["max_sensitivity"] > 0
+    assert rows["centre_refined"]["sparseness"] > 0
+    for name in ("coherency", "adcc", "max_sensitivity"):
+        assert name not in rows["centre_refined"]
+
+
+def test_a_method_of_pixels_has_nothing_to_fuse(lens: Lens, root: Path) -> None:
+    protocol = Protocol(methods=("gam", "input_gradient"), n=(2,), fusions=("weights", "mean"))
+    rows = measured(lens, root, protocol, limit=1)
+    assert [row["fuse"] for row in rows if row["method"] == "input_gradient"] == ["weights"]
+
+
 def test_two_kinds_at_once_are_the_same_numbers(lens: Lens, root: Path) -> None:
     both, one, other = (
         measured(lens, root, Protocol(kind, methods=("gam",), n=(1,)), limit=3)
@@ -219,6 +237,17 @@ def test_methods_that_read_pixels_have_one_row(lens: Lens, root: Path) -> None:
     row = next(row for row in rows if row["method"] == "input_gradient")
     maps = lens.classify(str(root / row["item"]), row["label"], method="input_gradient").maps
     assert row["map_mean"] == pytest.approx(float(maps.mean()), abs=1e-6)
+
+
+def test_a_method_with_one_row_stands_against_every_n(lens: Lens, root: Path) -> None:
+    data = load("table", root / "items.csv")
+    protocol = Protocol(methods=("gam", "grad_cam", "input_gradient"), n=(1, 2))
+    about = {**results.describe(lens, data, protocol, 3), "weights": "trained"}
+    run = results.collect(about, measured(lens, root, protocol, limit=3))
+    found = {(contest.n, contest.other, contest.other_n) for contest in contests(run)}
+    assert {one for one in found if one[2]} == {
+        (1, "grad_cam", 1), (2, "grad_cam", 2), (1, "input_gradient", 1), (2, "input_gradient", 1),
+    }  # fmt: skip
 
 
 def test_costs_are_measured_in_the_first_batch(lens: Lens, root: Path) -> None:
@@ -255,6 +284,8 @@ def test_peak_bytes_counts_what_is_alive() -> None:
         ({"kind": "objective", "infidelity": -1}, "give 0 to leave them out"),
         ({"kind": "objective+localization", "masked": "both"}, "needs masked='one'"),
         ({"variant_n": 3}, "add it"),
+        ({"task": "cosine", "methods": ("vdsn+views",)}, r"leave \+views out"),
+        ({"kind": "objective", "task": "cosine", "masked": "both", "coherency": True}, "coherency belongs to the map"),
     ],
 )
 def test_a_protocol_refuses(wrong: dict[str, Any], said: str) -> None:
@@ -279,3 +310,20 @@ def test_a_file_of_yours_on_the_command_line(boxed: Callable[..., Path], tmp_pat
     again = CliRunner().invoke(app, words)
     assert again.exit_code != 0
     assert "explainers" in again.output
+
+
+@pytest.mark.parametrize("name", ["grad_cam_lib:GradCAM", "captum:LayerGradCam"])
+def test_our_grad_cam_and_theirs_have_the_same_figures(root: Path, name: str) -> None:
+    """Where no map is resized, which each does in its own way, every metric agrees."""
+    pytest.importorskip("pytorch_grad_cam" if name.startswith("grad_cam_lib") else "captum")
+    torch.manual_seed(3)
+    block = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 5, padding=2), torch.nn.ReLU())
+    head = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(6, 2))
+    lens = Lens(torch.nn.Sequential(block, head), blocks=["0"], transform=Transform((SIDE, SIDE)))
+    protocol = Protocol("objective+localization", methods=("grad_cam", name), n=(1,), **EVERYTHING)
+    rows = measured(lens, root, protocol, limit=3)
+    ours, theirs = ([row for row in rows if row["method"] == method] for method in ("grad_cam", name))
+    compared = [column for column in ours[0] if column not in ("method", "truth", "boxes")]
+    for mine, other in zip(ours, theirs, strict=True):
+        for column in compared:
+            assert mine[column] == pytest.approx(other[column], abs=2e-3, nan_ok=True), column

@@ -385,7 +385,11 @@ def test_commands_for_pairs(root: Path, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["table", str(tmp_path / "run"), "-o", str(out)])
     assert shown.exit_code == 0, shown.stderr
     text = (out / "table.md").read_text()
-    for part in ("hold_out_by=maps", "IoU, MaxBoxAcc count 6 maps of 5 pairs (4 belong", "5 pairs of cosine, table"):
+    for part in (
+        "hold_out_by=maps",
+        "IoU, MaxBoxAcc, MaxBoxAccV2 count 6 maps of 5 pairs (4 belong",
+        "5 pairs of cosine, table",
+    ):
         assert part in " ".join(shown.stdout.split())
         assert part in text
     assert "GAM n=2 vs n=1" in text
@@ -505,7 +509,7 @@ def test_insertion_and_deletion(lens: Lens, root: Path) -> None:
         assert row[name] == pytest.approx(area, abs=1e-4)
     found = {cell.metric for cell in tables.cells(run)}
     assert found == {"ADP", "PIC", "Average gain", "Insertion", "Deletion", "Sparseness"}
-    with pytest.raises(GamlensError, match="need kind objective"):
+    with pytest.raises(GamlensError, match="needs kind objective"):
         Protocol("localization", curves=5)
     with pytest.raises(GamlensError, match="curves=-1: give 0 for no curves, or 2 steps"):
         Protocol("objective", curves=-1)
@@ -515,7 +519,7 @@ def test_all_ones_change_nothing_exactly(lens: Lens, root: Path) -> None:
     for task in ("classification", "cosine"):
         run = measured(lens, root, Protocol("objective", task, ("gam",), (1,)))
         cells = {cell.metric: cell.value.mean for cell in tables.cells(run) if cell.method == "ones"}
-        assert cells == {"ADP": 0.0, "PIC": 0.0}
+        assert cells == {"ADP": 0.0, "PIC": 0.0, "Average gain": 0.0, "Sparseness": 0.0}
 
 
 def test_contests(lens: Lens, root: Path) -> None:

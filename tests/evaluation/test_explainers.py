@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -376,6 +377,26 @@ def test_the_model_is_left_as_it_was_after_an_error(tmp_path: Path, batch: Tenso
     assert state(model) == before
 
 
+def test_values_of_the_model_come_back(batch: Tensor) -> None:
+    """Running means, which a function changes by the training mode, and parameters that it gives other values."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 30 * 30, 5)).eval()
+    before = {name: values.clone() for name, values in model.state_dict().items()}
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+
+    def many(network: Any, images: Tensor, targets: Tensor) -> Tensor:
+        network.train()
+        network(images)
+        network[3].weight.data = network[3].weight.data * 2
+        return network(images)[:, :1, None].expand(-1, 2, 2)
+
+    bound = external(many).bind(Lens(model, blocks=["0"]))
+    assert bound.classify is not None
+    bound.classify(batch, TARGETS)
+    assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
+    assert [parameter.data_ptr() for parameter in model.parameters()] == places
+    assert not model.training
+
+
 def test_a_layer_that_was_replaced_comes_back_after_an_error(
     lens: Lens, batch: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +424,10 @@ def test_a_file_explains_classes_and_pairs(lens: Lens, batch: Tensor, tmp_path: 
     assert [(entry.classes, entry.pairs) for entry in found.values()] == [(True, False), (False, True), (True, True)]
     assert {entry.source[:7] for entry in found.values()} == {"sha256 "}
     assert found["explain_pair"].bind(lens).classify is None
+    sent = pickle.dumps(found["explain"])  # to another process, which has not run the file
+    del sys.modules["gamlens_explainer_mine"]
+    again = pickle.loads(sent)
+    assert (again.name, again.title, again.source) == (f"{file}:explain", "explain (mine.py)", found["explain"].source)
     both = found["explain+explain_pair"].bind(lens)
     assert both.classify is not None
     assert both.compare is not None
@@ -580,6 +605,9 @@ def test_maps_of_another_program_are_found_by_name(lens: Lens, tmp_path: Path) -
     with pytest.raises(GamlensError, match=r"Cannot read the map .*e.npy"):
         entry.by_name(lens, [Photo("e", "9.jpg")], [whole])
     assert find(f"maps:{tmp_path}").source != entry.source
+    before = find(f"maps:{tmp_path}").source
+    np.save(tmp_path / "a.npy", np.random.rand(32, 32))  # as large as before
+    assert find(f"maps:{tmp_path}").source != before
 
 
 def test_a_map_is_brought_into_the_frame_of_the_input() -> None:

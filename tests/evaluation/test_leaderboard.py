@@ -355,3 +355,11 @@ def test_csv_and_json_hold_every_number() -> None:
     assert first["rows"][0]["metrics"]["pxap"]["rank"] == 1
     assert first["rows"][-1]["mean rank"] is None
     assert first["pareto"]["Pointing"][0] == ["gam", 1]
+
+
+def test_methods_of_pairs_stand_once() -> None:
+    """VDSN reads the last block whatever n, so that its rows at larger n are repetitions."""
+    run = made()
+    again = {("vdsn", n): run.groups["gam", 1] for n in (1, 2)}
+    found = board(results.Run(run.about, {**run.groups, **again}))
+    assert [row.key for row in found.methods if row.method == "vdsn"] == [("vdsn", 1)]

@@ -146,7 +146,7 @@ def test_a_run_with_the_metric_of_somebody_else_is_read(
     monkeypatch.delitem(METRICS, "inside")
     again = results.read(tmp_path / "run")
     assert again.groups["gam", 1]["inside"] == run.groups["gam", 1]["inside"].tolist()
-    assert [cell.metric for cell in tables.cells(again)][:3] == ["IoU", "MaxBoxAcc", "Pointing"]
+    assert [cell.metric for cell in tables.cells(again)][:3] == ["IoU", "MaxBoxAcc", "MaxBoxAccV2"]
 
 
 @pytest.mark.parametrize(
@@ -242,11 +242,11 @@ def test_a_share_of_a_score_that_may_be_negative_is_left_out(
     protocol = Protocol("objective", "cosine", ("gam",), (1,), pairs="neighbour")
     run = measured(lens, root, protocol)
     assert left_out_note(run.about) == ""
-    assert {cell.metric for cell in tables.cells(run)} == {"ADP", "PIC"}
+    assert {cell.metric for cell in tables.cells(run)} == {"ADP", "PIC", "Average gain", "Sparseness"}
     monkeypatch.setitem(PAIR_SCORES, "cosine", replace(PAIR_SCORES["cosine"], positive=False))
-    assert {cell.metric for cell in tables.cells(run)} == {"PIC"}
+    assert {cell.metric for cell in tables.cells(run)} == {"PIC", "Average gain", "Sparseness"}
     page = report.page([("pairs", run)], report.ReportOptions(count=0))
-    assert "Left out: ADP, ADP (equal mass). It is a share of the explained score" in render.html(page)
+    assert "Left out: ADP, ADP (equal mass), ADCC. It is a share of the explained score" in render.html(page)
     dataset = load("table", root / "items.csv")
     with pytest.warns(GamlensWarning, match="Left out: ADP, .*'cosine' may be zero or negative"):
         runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
@@ -260,7 +260,7 @@ def test_adp_is_left_out_of_an_evaluation_by_euclidean_distance(lens: Lens, root
     with pytest.warns(GamlensWarning, match="Left out: ADP, .*'euclidean' may be zero or negative"):
         runs.evaluate_run(lambda: lens, dataset, units(dataset, protocol)[:2], protocol, tmp_path)
     run = results.read(tmp_path)
-    assert {cell.metric for cell in tables.cells(run)} == {"PIC"}
+    assert {cell.metric for cell in tables.cells(run)} == {"PIC", "Sparseness"}
     (before,) = {tuple(columns["before_similarity"]) for columns in run.groups.values() if len(columns["item"])}
     assert len(before) == 4
     assert max(before) < 0

@@ -153,12 +153,12 @@ def test_notes_say_what_is_resampled_and_what_rows_count() -> None:
     assert "images" not in interval
     assert gain == GAIN_NOTE
     assert counts == (
-        "Rows of this table count different items. IoU, MaxBoxAcc count 36 maps of 18 pairs (4 belong to the hold-out "
-        "and are left out); Pointing, PxAP count 40 maps of 20 pairs."
+        "Rows of this table count different items. IoU, MaxBoxAcc, MaxBoxAccV2 count 36 maps of 18 pairs (4 belong to "
+        "the hold-out and are left out); Pointing, PxAP count 40 maps of 20 pairs."
     )
     both = table_notes([*pairs, *images])
     assert "whole images (all labels of an image together) or, for pairs, whole pairs" in both[0]
-    assert "classification, table, Small: IoU, MaxBoxAcc count 21 maps of 10 images (3 belong" in both[2]
+    assert "classification, table, Small: IoU, MaxBoxAcc, MaxBoxAccV2 count 21 maps of 10 images (3 belong" in both[2]
     alike = [cell for cell in images if cell.metric == "PxAP" and cell.n < 2]
     assert table_notes(alike)[1:] == ["PxAP counts 24 maps of 12 images."]
     assert table_notes([]) == []

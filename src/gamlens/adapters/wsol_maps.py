@@ -212,7 +212,10 @@ def _from_explainer(lens: Lens, method: str, options: MapOptions) -> BatchToMaps
     if options != MapOptions():
         changed = [name for name, value in vars(options).items() if value != getattr(MapOptions(), name)]
         raise GamlensError(f"{method!r} makes its maps by itself: leave {', '.join(changed)} out, or use our methods.")
-    explain: Callable[[Tensor, Tensor], Tensor] | None = explainers.find(method).bind(lens).classify
+    found = explainers.find(method)
+    if found.by_name is not None:
+        raise GamlensError(f"{method!r} are maps in files already: choose an explainer that makes maps.")
+    explain: Callable[[Tensor, Tensor], Tensor] | None = found.bind(lens).classify
     if explain is None:
         raise GamlensError(f"{method!r} explains pairs of images, not classes: choose an explainer of classes.")
 
@@ -326,7 +329,10 @@ def _save(map: NDArray[np.float32], out: Any) -> None:
 
 def _about(lens: Lens, method: str, options: MapOptions, target: str, size: int | str, stretch: bool) -> dict[str, Any]:
     """How maps are made. An error names what differs between two exports, so the keys are written for people."""
+    from gamlens.evaluation import explainers
+
     refined = Refinement.parse(options.refine)
+    own = {"explainer": explainers.find(method).source} if ":" in method else {}  # a version, or a file's sha256
     return {
         "format": "wsol",
         "model": lens.name,
@@ -335,6 +341,7 @@ def _about(lens: Lens, method: str, options: MapOptions, target: str, size: int 
         "precision": lens.precision,
         "transform": repr(lens.transform) if isinstance(lens.transform, Transform) else "a function",
         "method": method,
+        **own,
         "n": options.n,
         "fuse": options.fuse if isinstance(options.fuse, str) else list(options.fuse),
         "lattice": options.lattice,

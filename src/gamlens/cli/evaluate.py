@@ -284,7 +284,7 @@ def ablate(
     embedding: options.EmbeddingLayer = None,
     task: Annotated[str, Option(help=_choice("task", "What is explained"))] = "classification",
     subset: options.SubsetName = "all",
-    methods: options.EvaluatedMethodNames = ABLATED_METHODS,
+    methods: options.TestedMethodNames = ABLATED_METHODS,
     n: Annotated[str, Option("--n", "-n", help="Numbers of last blocks to use, comma separated. By default all.")] = "",
     fusions: Annotated[
         str, Option(help="How the maps of blocks are fused into one, comma separated. 'weights' is a weighted mean.")

@@ -12,6 +12,7 @@ from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_m
 from gamlens.data import PAIRS_PER_CLASS
 from gamlens.errors import GamlensError
 from gamlens.evaluation import protocol as protocols
+from gamlens.evaluation.explainers import split_names
 from gamlens.evaluation.paper_files import table_files
 from gamlens.evaluation.paper_forecast import finished_items, other_run, seconds_per_item
 from gamlens.evaluation.paper_layout import PaperTable, by_network, default_methods, paper_networks, paper_table
@@ -26,7 +27,7 @@ from gamlens.evaluation.paper_runs import (
 )
 from gamlens.evaluation.paper_table import FilledTable, fill_table
 from gamlens.evaluation.paper_texts import limit_note, printed_sections
-from gamlens.evaluation.protocol import Protocol, parse_list
+from gamlens.evaluation.protocol import Protocol
 from gamlens.evaluation.runs import Engine
 from gamlens.evaluation.table_files import write_files
 from gamlens.evaluation.tables import check_confidence
@@ -122,7 +123,7 @@ def reproduce(
     layout, where = paper_table(table), Engine(engine, workers, address)
     first = layout.sections[0]
     protocol = Protocol(
-        first.kind, first.task, parse_list(methods), protocols.numbers(n), input=input, fill=fill, masked=masked,
+        first.kind, first.task, split_names(methods), protocols.numbers(n), input=input, fill=fill, masked=masked,
         box=box_, pairs=pairs_, seed=seed, pairs_per_class=pairs_per_class, hold_out_by=hold_out_by, lattice=lattice,
         temperature=temperature,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gamlens.evaluation.results import Run
-from gamlens.evaluation.row_titles import is_external, method_title
+from gamlens.evaluation.row_titles import has_one_row, method_title
 from gamlens.evaluation.run_scores import RESAMPLED, Setting, check_real, resampled, scores
 from gamlens.metrics import Difference
 
@@ -24,8 +24,8 @@ def contest_note(runs: Sequence[Run], *, linked: bool = False) -> str:
 class Contest:
     """One method against another, item by item, at the same n. Wins and losses count whole images or whole pairs.
 
-    `other_n` is 0 for a control. Explainers of other packages, which choose their layers themselves, stand against
-    every n.
+    `other_n` is 0 for a control. Explainers of other packages, which choose their layers themselves, and methods that
+    read the pixels have one row, which stands against every n.
     """
 
     setting: Setting
@@ -50,7 +50,8 @@ def contests(run: Run, *, first: str = "gam", confidence: str = "logit", linked:
     found = []
     for (method, n), mine in measured.items():
         for (other, m), theirs in measured.items() if method == first else ():
-            if other != first and (m in (n, 0) or is_external(other)):
+            alone = m == 1 and (other, n) not in measured and has_one_row(other)
+            if other != first and (m in (n, 0) or alone):
                 for title in (title for title in mine if title in theirs):
                     difference = mine[title].minus(theirs[title])
                     found.append(Contest(Setting.of(run.about), title, n, method, other, difference, other_n=m))

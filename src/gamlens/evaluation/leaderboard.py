@@ -19,7 +19,7 @@ from gamlens.errors import GamlensError
 from gamlens.evaluation.results import Columns, Run
 from gamlens.evaluation.row_titles import row_title
 from gamlens.evaluation.run_scores import Score, Setting, check_confidence, check_real, needed, resampled, scores
-from gamlens.methods import BLOCK_DEFAULT
+from gamlens.methods import BLOCK_DEFAULT, METHODS
 from gamlens.metrics import METRICS, Better, Interval, Metric
 from gamlens.metrics.aggregate import INDICES_AT_ONCE
 
@@ -295,6 +295,7 @@ def board(
         raise GamlensError(f"Items are 'common' or 'all', not {items!r}.")
     if not any(n > 0 for _, n in run.groups):
         raise GamlensError("The run has no method to rank: no item could be measured, or it holds controls only.")
+    run = replace(run, groups={key: columns for key, columns in run.groups.items() if not _repeats(key, run.groups)})
     keys = {key: _measured_keys(columns) for key, columns in run.groups.items()}
     chosen = _chosen(keys, items)
     groups: dict[MeasuredKey, str] = {}
@@ -336,6 +337,13 @@ def board(
         Run(run.about, {}, run.errors), tuple(lined), tuple(metrics), base, items, len(chosen), len(set(clusters)),
         resampled(run.about, linked=linked), confidence, agreement,
     )  # fmt: skip
+
+
+def _repeats(key: RowKey, known: Mapping[RowKey, Columns]) -> bool:
+    """Whether a row is the same as one with a smaller n: methods of kind "pair" read the last block alone."""
+    method, n = key
+    fixed = method in METHODS and METHODS[method].kind == "pair"
+    return fixed and any(other == method and less < n for other, less in known)
 
 
 def average_ranks(values: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gamlens.evaluation.leaderboard import Agreement, Board, BoardCell, BoardMetric, BoardRow
 from gamlens.evaluation.metric_columns import left_out_note
-from gamlens.evaluation.row_titles import is_external, method_title, row_title
+from gamlens.evaluation.row_titles import has_one_row, method_title, row_title
 from gamlens.evaluation.run_scores import RESAMPLED
 from gamlens.evaluation.table_files import TextTable, comma_separated, markdown
 from gamlens.metrics import Interval
@@ -355,7 +355,7 @@ def _decimal(value: float, places: int = 1) -> str:
 
 
 def _blocks(row: BoardRow) -> str:
-    return str(row.n) if row.n and not is_external(row.method) else ""
+    return str(row.n) if row.n and not has_one_row(row.method) else ""
 
 
 def _items(items: int, clusters: int, unit: str) -> str:

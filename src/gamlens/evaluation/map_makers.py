@@ -15,13 +15,14 @@ from torch import Tensor
 
 from gamlens import methods, scores
 from gamlens.data import Sample
+from gamlens.errors import GamlensError
 from gamlens.evaluation.explainer_cost import peak_bytes, timed
 from gamlens.evaluation.explainers.explainer import BoundExplainer, Explainer
 from gamlens.evaluation.map_rows import MapRow
 from gamlens.evaluation.masked import as_model_takes
 from gamlens.evaluation.protocol import Protocol
 from gamlens.fuse import Fusion
-from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, part
+from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, normalise_on, part
 from gamlens.lens import Lens
 from gamlens.refine import SHARP_VIEWS, Refinement
 from gamlens.trace import Trace
@@ -78,7 +79,7 @@ class RowMaker:
         fusions = self.protocol.fusions or ("mean",)
         for row in self.rows.values():
             if not row.reads_blocks:
-                yield (row.name, OWN_LAYERS, fusions[0]), row, fusions[0]
+                yield (row.name, OWN_LAYERS, fusions[0]), row, "mean"  # there is one map, and nothing to fuse
                 continue
             own = (self.protocol.variant_n,) if row.variant and self.protocol.variant_n else self.protocol.n
             for n in own:
@@ -98,20 +99,18 @@ class RowMaker:
         """
         made = self._traced(sides, labels)
         for key, row, how in self.keys():
+            if isinstance(row.explainer, Explainer) and row.explainer.by_name is not None:
+                made.maps[key] = self._given(row.explainer, sides, samples)
+                continue
+            if costed:  # before the time is taken, so that what a package does only once is not timed
+                made.peak_bytes[key] = self._peak(row, key, how, sides, labels)
             if not row.reads_blocks:
-                by_name = row.explainer.by_name if isinstance(row.explainer, Explainer) else None
-                if by_name is not None:
-                    both = zip(sides, samples, strict=True)
-                    made.maps[key] = tuple(by_name(self.lens, own, side.frames) for side, own in both)
-                    continue
                 made.maps[key], taken = timed(self._call(row, key, how, sides, labels), self.lens.device)
                 if self.protocol.cost:
                     made.seconds[key] = taken / len(labels)
             elif costed:
                 call = self._call(row, key, how, sides, labels)
                 made.seconds[key] = timed(call, self.lens.device)[1] / len(labels)
-            if costed:
-                made.peak_bytes[key] = self._peak(row, key, how, sides, labels)
         order = [key for key, _, _ in self.keys()]
         made.maps = {key: made.maps[key] for key in order}
         return made
@@ -129,11 +128,26 @@ class RowMaker:
 
     def all_again(self, sides: Sequence[ModelInput], labels: Sequence[int]) -> dict[MapKey, Any]:
         """The maps of other prepared images for all keys that can be made anew; those of blocks share a trace."""
-        found: dict[MapKey, Any] = dict(self._traced(sides, labels).maps)
+        traced = any(row.reads_blocks for row in self.rows.values())
+        found: dict[MapKey, Any] = dict(self._traced(sides, labels).maps) if traced else {}
         for key, row, how in self.keys():
             if not row.reads_blocks and not self._is_given(row):
                 found[key] = self._call(row, key, how, sides, labels)()
         return found
+
+    def _given(
+        self, explainer: Explainer, sides: Sequence[ModelInput], samples: Sequence[Sequence[Sample]]
+    ) -> tuple[Tensor, ...]:
+        """The maps that another program wrote, one per image, which is why an image must have one class."""
+        assert explainer.by_name is not None
+        several = [one.name for own in samples for one in own if len(one.labels) > 1]
+        if several and not self.of_pairs:
+            raise GamlensError(
+                f"{several[0]} has several classes, and {explainer.name!r} has one map per image: measure maps from "
+                "files on data with one class per image."
+            )
+        both = zip(sides, samples, strict=True)
+        return tuple(explainer.by_name(self.lens, own, side.frames) for side, own in both)
 
     @staticmethod
     def _is_given(row: MapRow) -> bool:
@@ -198,6 +212,8 @@ class RowMaker:
             return lambda: (classify(batches[0], targets),)
         views = SHARP_VIEWS if "views" in row.variant else self.protocol.views
         seen = [one if isinstance(one, Tensor) or views else plain(one) for one in inputs]
+        # On the device already, as the batches of other explainers are: the copy is not a part of what a map takes.
+        seen = [one if isinstance(one, Tensor) else normalise_on(one, self.lens.device) for one in seen]
         several = views if all(isinstance(one, Tensor) for one in seen) else ()
         options: dict[str, Any] = {
             "method": row.method, "n": key[1], "fuse": how, "refine": self._refinement(row), "views": several,

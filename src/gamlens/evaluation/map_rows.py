@@ -65,6 +65,11 @@ class MapRow:
                 raise GamlensError(f"Method {self.method!r} explains pairs only: use task {' or '.join(PAIR_SCORES)}.")
             if self.variant and kind == "input":
                 raise GamlensError(f"{self.name!r}: {self.method} reads the pixels, not blocks: it has no variants.")
+            if "views" in self.variant and kind == "pair":
+                raise GamlensError(
+                    f"{self.name!r}: {self.method} compares the blocks of two images in their plain view alone: leave "
+                    "+views out."
+                )
 
     def resolved(self) -> MapRow:
         """The same row with the explainer that its spec names, which imports the package."""

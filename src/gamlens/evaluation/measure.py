@@ -182,10 +182,11 @@ def _explain_again(
 ) -> None:
     """Add the maps of image x map, and of noisy copies of the images, to the fields of every row.
 
-    A control does not look at the image: its maps are the same. Maps that another program wrote have none.
+    A control does not look at the image: its maps are the same. A refined control does, by the network's blocks, but it
+    is not explained again, so it has none. Neither have maps that another program wrote.
     """
     protocol = maker.protocol
-    labels, controls = [unit.label for unit in batch.units], [key for key in maps if key[1] == 0]
+    labels, controls = [unit.label for unit in batch.units], [key for key in maps if key[0] in metrics.CONTROLS]
     if protocol.coherency:
         for key, values in maps.items():
             inputs: list[Any] = [plain(side).batches[0] for side in batch.sides]
@@ -204,7 +205,7 @@ def _explain_again(
             ]
             copies.append({key: made[place] for key, made in maker.all_again(noisy, labels).items()})
         for key, values in maps.items():
-            own = [values] * len(copies) if key in controls else [copy[key] for copy in copies if key in copy]
+            own = [values] * len(copies) if key in controls else [copy.pop(key) for copy in copies if key in copy]
             if own:
                 found[key]["maps_of_noisy"] = torch.stack([one.to(values.device) for one in own])
 

@@ -177,6 +177,12 @@ class Protocol:
                 raise GamlensError(
                     f"{name}={getattr(self, name)} is measured by the model's score: it needs kind objective."
                 )
+        alone = [name for name in ("infidelity", "sensitivity", "coherency") if getattr(self, name)]
+        if alone and self.masked != "one" and self.task != "classification":
+            raise GamlensError(
+                f"{', '.join(alone)} belong{'s' * (len(alone) == 1)} to the map of one image of a pair: use "
+                f"masked='one', or leave out what is not measured with masked={self.masked!r}."
+            )
         if not all(0 < share < 100 for share in self.road):
             raise GamlensError(f"road={self.road}: give percentages of pixels between 0 and 100, such as (10, 50, 90).")
         if self.infidelity < 0 or self.sensitivity < 0:

@@ -29,18 +29,28 @@ def method_title(method: str) -> str:
 def row_title(method: str, n: int) -> str:
     """The name of a row: the method's, and the number of blocks it used; a control (n = 0) has no blocks.
 
-    An explainer of another library chooses its layers itself: its name stands alone.
+    An explainer of another library chooses its layers itself, and some methods read the pixels: these have no n.
 
-    >>> row_title("gam", 2), row_title("blank", 0)
-    ('GAM, n=2', 'blank (control)')
+    >>> row_title("gam", 2), row_title("blank", 0), row_title("input_gradient", 1)
+    ('GAM, n=2', 'blank (control)', 'Input gradient')
     """
     title = method_title(method)
-    return f"{title}, n={n}" if n > 0 and not is_external(method) else title
+    return f"{title}, n={n}" if n > 0 and not has_one_row(method) else title
+
+
+def has_one_row(method: str) -> bool:
+    """Whether a method that is no control has one row, whatever n: it does not read the last n blocks."""
+    return is_external(method) or reads_pixels(method)
 
 
 def is_external(method: str) -> bool:
     """Whether a row is of an explainer of another library or of a user's file, such as `captum:IntegratedGradients`."""
     return ":" in method
+
+
+def reads_pixels(method: str) -> bool:
+    """Whether a row is of a method of ours that reads the pixels in place of blocks: it has one row for all n."""
+    return method in METHODS and METHODS[method].kind == "input"
 
 
 def without_variants(method: str) -> tuple[str, list[str]]:
@@ -60,10 +70,8 @@ def without_variants(method: str) -> tuple[str, list[str]]:
 
 def _external_title(spec: str) -> str:
     """The title that `explainers` has for a spec; the spec itself if it has none, or if its file is no longer there."""
-    from gamlens.evaluation import explainers  # here: the explainers may import this module
+    from gamlens.evaluation.explainers import title_of  # here: only tables with such rows need the explainers
 
-    find = getattr(explainers, "title_of", None)
-    if find is not None:
-        with suppress(GamlensError):
-            return str(find(spec))
+    with suppress(GamlensError):
+        return title_of(spec)
     return spec

@@ -22,6 +22,7 @@ from gamlens.evaluation.protocol import UNSAID, Protocol, Unit
 from gamlens.evaluation.run_checks import PartCheck, other_columns
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
+from gamlens.scores import PAIR_SCORES
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ def evaluate_run(
     opened = run_folder(
         lens, dataset, items, protocol, place, batch=batch, chunk=chunk, engine=where, fresh=fresh, about=about
     )
-    if said := left_out_note(opened.about):
-        warn(said)
+    if protocol.task in PAIR_SCORES and not PAIR_SCORES[protocol.task].positive:
+        warn(left_out_note(opened.about))
     with opened as folder:
         errors = _check_parts(folder, pieces(items, chunk))
         if (known := _summary(folder)) is not None:

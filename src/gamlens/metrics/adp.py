@@ -82,7 +82,13 @@ def increase_value(stored: StoredColumns) -> MetricValues:
 
 
 def gain_value(stored: StoredColumns) -> MetricValues:
-    """The gain of every item: of the probability, whatever score the table is made for, or of the similarity."""
+    """The gain of every item: of the probability, whatever score the table is made for, or of the similarity.
+
+    It is NaN for a run that stored neither.
+    """
+    if not {"before_probability", "before_similarity"} & stored.columns.keys():
+        nothing = next(iter(stored.columns.values())).double() * torch.nan
+        return MetricValues(nothing)
     values = gain(*_before_after(stored, confidence="probability"))
     missing = int(values.isnan().sum())
     return MetricValues(100 * values, left_out=missing, why=NO_GAIN if missing else "")

@@ -12,6 +12,7 @@ from gamlens.inputs.frame import Frame
 from gamlens.lens import Lens
 from gamlens.scores import PairScoreFunction
 
+FUNCTION_MARK = ".py:"  # stands between a file and its function in the name of an explainer
 # (model, batch (B,C,H,W) as the model takes it, targets (B,) long) -> maps (B,H,W)
 ClassFunction = Callable[[nn.Module, Tensor, Tensor], Any]
 # (embedder, x (P,C,H,W), y (P,C,H,W), score: (P,D), (P,D) -> (P,)) -> maps of x (P,H,W), maps of y (P,H,W); the
@@ -67,3 +68,13 @@ class Explainer:
     classes: bool = True
     pairs: bool = False
     by_name: Callable[[Lens, Sequence[NamedImage], Sequence[Frame]], Tensor] | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a function of a user's file by its name, since another process cannot import the file's functions."""
+        return (_found_again, (self.name,)) if FUNCTION_MARK in self.name else super().__reduce_ex__(protocol)
+
+
+def _found_again(name: str) -> Explainer:
+    from gamlens.evaluation.explainers import find
+
+    return find(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gamlens.errors import GamlensError, near
-from gamlens.evaluation.explainers.explainer import Explainer
+from gamlens.evaluation.explainers.explainer import FUNCTION_MARK, Explainer
 from gamlens.models.zoo.from_file import is_python_file
 
 OPENING, CLOSING, QUOTES = "([{", ")]}", "\"'"
@@ -71,7 +71,8 @@ def parse_spec(text: str) -> ExplainerSpec:
 options={'window': 32, 'sign': 'positive'}, title='')
     """
     head, _, tail = text.partition("?")
-    package, colon, entry = head.rpartition(":") if is_python_file(head) and ".py:" in head else head.partition(":")
+    in_file = is_python_file(head) and FUNCTION_MARK in head
+    package, colon, entry = head.rpartition(":") if in_file else head.partition(":")
     if not colon or not package or not entry:
         raise GamlensError(
             f"{text!r} names no explainer: write captum:CLASS, grad_cam_lib:CLASS, torchcam:CLASS, PATH.py:FUNCTION or "

@@ -44,7 +44,8 @@ def external(
             `score` gives the similarity (P,) of two sets of them. The network itself is `model.network`.
         name: What results call it, after "python:"; by default the name of the function.
         title: Its name in tables; by default `name`.
-        source: What made the maps, for the record of a run.
+        source: What made the maps, for the record of a run, which is not continued with another one. By default the
+            sha256 of the functions' code, where Python can read it.
     """
     of_classes: Any = explain
     if explain is not None and _explains_pairs(explain, name or _name_of(explain)):
@@ -59,8 +60,17 @@ def external(
         raise GamlensError(
             f"external() needs a function: give {CLASS_PARAMETERS} -> maps, or pairs={PAIR_PARAMETERS} -> two maps."
         )
-    short = name or _name_of(chosen)
+    short, source = name or _name_of(chosen), source or _code_hash(of_classes, pairs)
     return _explainer(f"{IN_PYTHON}:{short}", title or short, source, of_classes, pairs)
+
+
+def _code_hash(*functions: Any) -> str:
+    """The sha256 of the source code of functions; "" if it cannot be read, as in some consoles."""
+    try:
+        texts = [inspect.getsource(one) for one in functions if one is not None]
+    except (OSError, TypeError):
+        return ""
+    return f"sha256 {hashlib.sha256(''.join(texts).encode()).hexdigest()}"
 
 
 def file_explainer(spec: ExplainerSpec) -> Explainer:

@@ -22,10 +22,12 @@ def left_as_it_was(model: nn.Module, *, frozen: bool = False) -> Iterator[None]:
     """Hold a model for a call of code that is not ours: in eval mode, with gradients on, locked for this thread.
 
     Afterwards, also after an exception, these are the same objects and values as before: the attributes of every
-    module (training flags, `inplace` and the like), its submodules, parameters, buffers and hooks; the `requires_grad`
-    flag and the `.grad` of every parameter and buffer; the gradient mode; and the states of the random generators of
-    torch, numpy and Python. Inside, these generators begin at a fixed seed, so that a run can be repeated, and every
-    `.grad` is None, so that a backward does not add to a gradient of the user's.
+    module (training flags, `inplace` and the like), its submodules, parameters, buffers and hooks; the values of
+    buffers, such as the running means of a batch norm that was in training mode; the `requires_grad` flag, the `.data`
+    and the `.grad` of every parameter and buffer; the gradient mode; and the states of the random generators of torch,
+    numpy and Python. Only values that are written into a parameter itself stay changed: copies of all parameters would
+    take too long. Inside, the generators begin at a fixed seed, so that a run can be repeated, and every `.grad` is
+    None, so that a backward does not add to a gradient of the user's.
 
     Args:
         model: The network.
@@ -35,7 +37,9 @@ def left_as_it_was(model: nn.Module, *, frozen: bool = False) -> Iterator[None]:
         modules = list(model.modules())
         tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_leaf]
         stack.callback(_restore_modules, [(module, dict(vars(module)), _dicts(module)) for module in modules])
-        stack.callback(_restore_tensors, [(tensor, tensor.requires_grad, tensor.grad) for tensor in tensors])
+        stack.callback(_restore_values, _values(list(model.buffers())))
+        kept = [(tensor, tensor.requires_grad, tensor.data, tensor.grad) for tensor in tensors]
+        stack.callback(_restore_tensors, kept)
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
         devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.is_cuda})
@@ -70,8 +74,25 @@ def _restore_modules(saved: list[tuple[nn.Module, dict[str, Any], dict[str, dict
             own[key].update(content)
 
 
-def _restore_tensors(saved: list[tuple[Tensor, bool, Tensor | None]]) -> None:
-    for tensor, requires_grad, grad in saved:
+def _restore_tensors(saved: list[tuple[Tensor, bool, Tensor, Tensor | None]]) -> None:
+    for tensor, requires_grad, data, grad in saved:
+        if type(data) is Tensor and (tensor.data_ptr() != data.data_ptr() or tensor.dtype != data.dtype):
+            tensor.data = data
         if tensor.requires_grad != requires_grad:
             tensor.requires_grad_(requires_grad)
         tensor.grad = grad
+
+
+def _values(buffers: list[Tensor]) -> list[tuple[list[Tensor], Tensor]]:
+    """Copies of the values of buffers: those of one dtype and device together, one after the other, which is quick."""
+    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in (one.detach() for one in buffers if one.layout == torch.strided and not one.is_quantized):
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return [(own, torch.cat([tensor.flatten() for tensor in own])) for own in groups.values()]
+
+
+def _restore_values(saved: list[tuple[list[Tensor], Tensor]]) -> None:
+    for own, before in saved:
+        if not torch.equal(torch.cat([tensor.flatten() for tensor in own]), before):
+            for tensor, values in zip(own, torch.split(before, [tensor.numel() for tensor in own]), strict=True):
+                tensor.data.copy_(values.view_as(tensor))
