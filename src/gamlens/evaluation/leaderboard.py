@@ -28,6 +28,7 @@ RowKey: TypeAlias = tuple[str, int]  # a method, or the name of a control, and n
 MeasuredKey: TypeAlias = tuple[str, str, int]  # an item, its side, and how often both stood before
 USUAL_REFERENCE: RowKey = (BLOCK_DEFAULT, 2)
 RESAMPLES, SAME_DIGITS = 1000, 9  # how many bootstrap samples; means that agree to so many decimals are equal
+SMALL_MEANS = 1.0  # if all means of a metric are below this many percent, they are shown with more decimals
 FEWEST_RANKED = 3  # a rank correlation needs so many rows
 PLACE_GROUP, SCORE_GROUP, COST_GROUP = "Where the object is", "What the model's score says", "Cost"
 GROUP_OF_KIND = {"localization": PLACE_GROUP, "segmentation": PLACE_GROUP, "objective": SCORE_GROUP}
@@ -49,6 +50,7 @@ class BoardMetric:
         items: How many items it counts: the most that any row has.
         why: Why it leaves items out, as the rest of the sentence "12 items ..."; "" if it leaves none out.
         ranked: Whether its ranks enter the mean rank: it is a metric of quality that every method has.
+        places: How many decimals its means are shown with: more where all of them are small.
     """
 
     name: str
@@ -60,6 +62,7 @@ class BoardMetric:
     items: int = 0
     why: str = ""
     ranked: bool = True
+    places: int = 2
 
     @property
     def sign(self) -> int:
@@ -325,7 +328,9 @@ def board(
             cells[key][name] = replace(cell, threshold=measured[key][name].found.threshold)
         known = [cell.value.n for key, cell in zip(rows, made, strict=True) if key[1]]
         ranked = not metric.is_cost and len([n for n in known if n]) == sum(n > 0 for _, n in order)
-        metrics.append(replace(metric, items=max(known, default=0), ranked=ranked))
+        most = max((abs(cell.value.mean) for cell in made if cell.value.n), default=0.0)
+        places = 2 if most >= SMALL_MEANS else 4
+        metrics.append(replace(metric, items=max(known, default=0), ranked=ranked, places=places))
         aligned[name] = {key: metric.sign * row for key, row in zip(rows, values, strict=True)}
     lined = [
         BoardRow(*key, cells[key], _mean_rank(cells[key], metrics) if key[1] else math.nan, len(keys[key]))

@@ -331,12 +331,13 @@ def value_text(value: Interval, metric: BoardMetric) -> str:
         return ""
     if metric.is_cost:
         return f"{_number(value.mean, metric)} [{_number(value.low, metric)}, {_number(value.high, metric)}]"
-    return f"{value.mean:.2f} [{value.low:.1f}, {value.high:.1f}]"
+    places, ends = metric.places, metric.places - 1
+    return f"{value.mean:.{places}f} [{value.low:.{ends}f}, {value.high:.{ends}f}]"
 
 
 def _number(value: float, metric: BoardMetric) -> str:
     if not metric.is_cost or math.isnan(value):
-        return _decimal(value, 2)
+        return _decimal(value, metric.places)
     return f"{value:,.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
 
 
@@ -346,7 +347,8 @@ def _gain(gain: Interval | None, metric: BoardMetric, *, bold: bool) -> str:
     if metric.is_cost:
         text = f"{gain.mean:+,.1f} [{gain.low:+,.1f}, {gain.high:+,.1f}]"
     else:
-        text = f"{gain.mean:+.2f} [{gain.low:+.1f}, {gain.high:+.1f}]"
+        places, ends = metric.places, metric.places - 1
+        text = f"{gain.mean:+.{places}f} [{gain.low:+.{ends}f}, {gain.high:+.{ends}f}]"
     return f"**{text}**" if bold and clear_sign(gain) else text
 
 
