@@ -223,6 +223,11 @@ def test_segmentation_rows(lens: Lens, root: Path) -> None:
     truth[:, : SIDE // 2], seen[-4:] = True, False
     expected = float((hit & truth & seen).sum() / ((hit | truth) & seen).sum())
     assert found["gam"][9] == pytest.approx(expected, abs=1e-6)
+    both = replace(protocol, kind="objective+segmentation")
+    (joint,) = evaluate(lens, units(dataset, both), both)
+    assert [row["iou"] for row in joint] == [row["iou"] for row in rows]
+    ones = next(row for row in joint if row["method"] == "ones")
+    assert (ones["relevance_mass"], ones["after_logit"]) == (pytest.approx(0.5), ones["before_logit"])
 
 
 def test_small_objects_and_bad_choices(root: Path) -> None:

@@ -174,6 +174,10 @@ def test_gains_by_size_resample_whole_pairs() -> None:
     assert chart.series[0].spread[0] == (expected.low, expected.high)
     plain = metrics.bootstrap(torch.from_numpy(draw[:10]))
     assert expected.high - expected.low > 1.2 * (plain.high - plain.low)
+    many, _ = sections.sizes(ours, [theirs] * 30, dict.fromkeys(keys, 0.1))
+    assert isinstance(many, Chart)
+    ends = [point[0] for one in many.series for point in one.points]
+    assert -0.5 < min(ends) < max(ends) < len(many.names) - 0.5  # every mark stays at the name of its group
 
 
 def _iou(run: results.Run, method: str, n: int, item: str, threshold: float | None) -> float:

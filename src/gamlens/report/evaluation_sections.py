@@ -106,7 +106,7 @@ def sizes(base: Column, others: Sequence[Column], areas: Mapping[ItemKey, float]
     for number, other in enumerate(others, start=2):
         gain, own = gains(base, other), base.cluster_of
         found = [_mean_gain({key: gain[key] for _, key in part if key in gain}, own) for part in parts]
-        shift = 0.12 * (number - 2 - (len(others) - 1) / 2)
+        shift = min(0.12, 0.8 / len(others)) * (number - 2 - (len(others) - 1) / 2)  # marks stay at their group's name
         points = tuple((place + shift, one.mean) for place, one in enumerate(found))
         spread = tuple((one.low, one.high) for one in found)
         series.append(Series(f"over {other.name}", points, "marks", number, spread))
