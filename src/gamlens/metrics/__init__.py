@@ -148,7 +148,7 @@ METRICS: dict[str, Metric] = Registry("metric", {
         fooled_by="centre and random: they do not look at the image, so they are the same again."),
     "infidelity": Metric(
         infidelity, "Infidelity", "down", ("objective",), {"infidelity": "float64"}, measure_infidelity,
-        fooled_by="centre comes closest, since the object is in the middle; ones only knows that larger squares hide more."),
+        fooled_by="centre comes closest: objects are in the middle; ones only knows that larger squares hide more."),
     "max_sensitivity": Metric(
         max_sensitivity, "Max-sensitivity", "down", ("objective",), {"max_sensitivity": "float64"},
         measure_max_sensitivity,
