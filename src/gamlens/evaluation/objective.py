@@ -116,16 +116,16 @@ def _asked(items: ScoredItems, places: Sequence[int], maps: Sequence[Tensor]) ->
     protocol, own = items.protocol, [items.images[place] for place in places]
     found: dict[str, Any] = {}
 
-    def ask(make: str, values: Sequence[Tensor]) -> Tickets:
-        return items.ask(places, [getattr(one, make)(value) for one, value in zip(own, values, strict=True)])
+    def ask(make: Callable[[MaskedImages, Tensor], Tensor], values: Sequence[Tensor]) -> Tickets:
+        return items.ask(places, [make(one, value) for one, value in zip(own, values, strict=True)])
 
-    found["after"] = ask("hidden", maps)
+    found["after"] = ask(MaskedImages.hidden, maps)
     if protocol.equal_mass:
-        found["equal_mass"] = ask("hidden", [metrics.equal_mass(values) for values in maps])
+        found["equal_mass"] = ask(MaskedImages.hidden, [metrics.equal_mass(values) for values in maps])
     if protocol.curves:
         masks = list(zip(*(metrics.steps(values, protocol.curves) for values in maps), strict=True))
-        found["inserted"] = [ask("shown", step) for step in masks]
-        found["deleted"] = [ask("shown", [~mask for mask in step]) for step in masks]
+        found["inserted"] = [ask(MaskedImages.shown, step) for step in masks]
+        found["deleted"] = [ask(MaskedImages.shown, [~mask for mask in step]) for step in masks]
     if protocol.road:
         versions = [one.imputed(_removed(values, protocol.road)) for one, values in zip(own, maps, strict=True)]
         tickets = [items.ask(places, step) for step in zip(*versions, strict=True)]
