@@ -35,19 +35,17 @@ BOARDS: dict[str, tuple[str, str, str]] = {  # {name: (model, data set, further 
     ),
     "efficientnet_lite0": (
         "efficientnet_lite0", "ILSVRC",
-        f"--methods 'ours,ours+refine,ours+views,{LONG},maps:bench/{SCORE_CAM}' --curves 4 --road 50 --infidelity 8 "
-        f"--sensitivity 0 --no-coherency {FIRST_200}",
+        f"--methods 'ours,ours+refine,ours+views,{LONG},maps:bench/{SCORE_CAM}' {ONLY_MAPS} {FIRST_200}",
     ),
     "pairs": (
         "efficientnet_lite0", "ILSVRC",
-        f"--task cosine --pairs neighbour --methods ours,ours+refine,captum:IntegratedGradients?n_steps=20,{SHORT} "
-        "--curves 4 --road= --infidelity 0 --sensitivity 0 --no-coherency --variant-n 2 --compile --limit 100 "
-        "--batch 8 --chunk 50",
+        f"--task cosine --pairs neighbour --methods ours,ours+refine,{SHORT} --n 2 --curves 4 --road= --infidelity 0 "
+        "--sensitivity 0 --no-coherency --compile --limit 60 --batch 8 --chunk 30",
     ),
-    "robustness": (
+    "every_metric": (
         "efficientnet_lite0", "ILSVRC",
         "--methods ours,ours+refine,captum:InputXGradient,grad_cam_lib:GradCAM,grad_cam_lib:GradCAMPlusPlus --n 2 "
-        "--curves 0 --road= --infidelity 0 --sensitivity 3 --compile --limit 100 --batch 8 --chunk 50",
+        "--curves 6 --road 30,70 --infidelity 8 --sensitivity 2 --compile --limit 50 --batch 8 --chunk 50",
     ),
     "gpu": (
         "benchmarks/real.py:resnet50", "ILSVRC",
