@@ -73,3 +73,12 @@ def test_works_with_nothing_but_the_core() -> None:
     found, said = run(code).split("\n", 1)
     assert found == "True 2 (64, 64)"
     assert "pip install 'gamlens[cli]'" in said
+
+
+def test_bench_and_adapters_are_loaded_when_used() -> None:
+    code = """
+        import sys, gamlens
+        assert "gamlens.bench" not in sys.modules
+        print(callable(gamlens.bench.external), callable(gamlens.adapters.quantus), hasattr(gamlens, "benches"))
+    """
+    assert run(code) == "True True False"

@@ -9,9 +9,13 @@
 `METHODS`, `MODELS`, `DATASETS` and `METRICS` list what can be asked for by name. `gamlens.methods`, `gamlens.fuse` and
 `gamlens.refine` hold the formulas as plain functions on tensors. Every error is a `GamlensError`, every
 warning a `GamlensWarning`.
+
+`gamlens.bench` measures any explainer by every metric; `gamlens.adapters` gives our maps to Quantus, captum and xaitk.
 """
 
+import importlib
 import sys
+from typing import Any
 
 from gamlens import fuse, methods, refine
 from gamlens._version import __version__
@@ -32,6 +36,16 @@ from gamlens.trace import Trace
 # Results pickled by version 0.1 name their classes by these module paths, so the paths must stay importable.
 sys.modules["gamlens.geometry"], sys.modules["gamlens.images"] = transform, images
 sys.modules["gamlens.gallery.record"] = sys.modules[Gallery.__module__]
+
+LOADED_WHEN_USED = ("adapters", "bench")  # parts that most users do not need, so that `import gamlens` stays fast
+
+
+def __getattr__(name: str) -> Any:
+    """Import `gamlens.adapters` and `gamlens.bench` when they are first used."""
+    if name in LOADED_WHEN_USED:
+        return importlib.import_module(f"gamlens.{name}")
+    raise AttributeError(f"module 'gamlens' has no attribute {name!r}")
+
 
 __all__ = [
     "DATASETS",
