@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gamlens import GamlensError, Lens, bench
+from gamlens import GamlensError, GamlensWarning, Lens, bench
 
 IMAGES = 6
 
@@ -65,6 +65,25 @@ def test_a_function_that_fails_says_which(lens: Lens, root: Path) -> None:
         raise RuntimeError("no idea")
 
     data = bench.load("table", root / "items.csv")
-    with pytest.raises(GamlensError, match=r"python:broken.*no idea"):
+    with pytest.raises(GamlensError, match=r"python:broken.*no idea \(test_bench.py, line \d+\)"):
         bench.measure(lens, data, bench.Protocol(methods=(bench.external(broken),)), limit=2)
     assert torch.is_grad_enabled()
+
+
+def test_a_function_that_cannot_take_batches_is_told_so(lens: Lens, root: Path) -> None:
+    """It is measured one image at a time, and a warning says why that is slow."""
+
+    def only_first(model: nn.Module, batch: Tensor, targets: Tensor) -> Tensor:
+        return batch.mean(dim=1)[:1]
+
+    protocol = bench.Protocol(methods=(bench.external(only_first),))
+    with pytest.warns(GamlensWarning, match=r"A batch of 2 items failed.*python:only_first.*\(2, 64, 64\)"):
+        run = bench.measure(lens, bench.load("table", root / "items.csv"), protocol, limit=2)
+    assert len(run.groups["python:only_first", 1]["item"]) == 2
+
+
+def test_mistakes_in_python(lens: Lens) -> None:
+    with pytest.raises(GamlensError, match=r"bench\.external\(function\)"):
+        bench.Protocol(methods=(brightness,))  # type: ignore[arg-type]
+    with pytest.raises(GamlensError, match="give a tuple"):
+        bench.Protocol(methods="gam")  # type: ignore[arg-type]

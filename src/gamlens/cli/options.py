@@ -78,7 +78,7 @@ ClassMethodName = Annotated[
 SearchMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'pair', 'input'))}. {LITERAL_HELP}")]
 EXPLAINER_HELP = (
     "A name may end in +refine, +views or both, for refined maps and maps averaged over views. Explainers of other "
-    "packages: captum:IntegratedGradients, grad_cam_lib:ScoreCAM, torchcam:LayerCAM (pip install 'gamlens[peers]'), "
+    "packages: captum:IntegratedGradients, grad_cam_lib:ScoreCAM, torchcam:LayerCAM (pip install 'gamlens\\[peers]'), "
     "with options as in captum:Occlusion?window=32&stride=16; a function of yours: my_file.py:explain; maps that "
     "another program wrote: maps:FOLDER."
 )

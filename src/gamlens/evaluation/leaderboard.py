@@ -27,7 +27,7 @@ ItemChoice = Literal["common", "all"]
 RowKey: TypeAlias = tuple[str, int]  # a method, or the name of a control, and n
 MeasuredKey: TypeAlias = tuple[str, str, int]  # an item, its side, and how often both stood before
 USUAL_REFERENCE: RowKey = (BLOCK_DEFAULT, 2)
-RESAMPLES, SAME_DIGITS = 1000, 9  # how many bootstrap samples; means that agree to so many decimals are equal
+RESAMPLES, SAME_DIGITS = 1000, 4  # how many bootstrap samples; means that agree to so many digits are equal
 SMALL_MEANS = 1.0  # if all means of a metric are below this many percent, they are shown with more decimals
 FEWEST_RANKED = 3  # a rank correlation needs so many rows
 PLACE_GROUP, SCORE_GROUP, COST_GROUP = "Where the object is", "What the model's score says", "Cost"
@@ -202,6 +202,11 @@ class Board:
     unit: str
     confidence: str
     agreement: Agreement
+
+    def __repr__(self) -> str:
+        task, data, model = self.setting.columns()
+        rows = f"{len(self.methods)} methods, {len(self.controls)} controls, {len(self.metrics)} metrics"
+        return f"<Board of {model}, {task}, {self.items} items of {data}: {rows}>"
 
     @property
     def setting(self) -> Setting:
@@ -587,4 +592,4 @@ def _both(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def _same(mean: float) -> float:
     """A mean without its last digits, so that equal maps have equal means."""
-    return round(mean, SAME_DIGITS)
+    return float(f"{mean:.{SAME_DIGITS}g}")

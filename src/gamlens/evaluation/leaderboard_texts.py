@@ -349,7 +349,7 @@ def _gain(gain: Interval | None, metric: BoardMetric, *, bold: bool) -> str:
     else:
         places, ends = metric.places, metric.places - 1
         text = f"{gain.mean:+.{places}f} [{gain.low:+.{ends}f}, {gain.high:+.{ends}f}]"
-    return f"**{text}**" if bold and clear_sign(gain) else text
+    return f"**{text}**" if bold and clear_sign(gain) and not metric.is_cost else text
 
 
 def _decimal(value: float, places: int = 1) -> str:
@@ -366,7 +366,14 @@ def _items(items: int, clusters: int, unit: str) -> str:
 
 def _interval_note(board: Board) -> str:
     percent = "In %, except for time and memory" if len(board.quality) < len(board.metrics) else "In %"
-    return f"{percent}; in brackets 95 % bootstrap intervals, which resample {RESAMPLED[board.unit]}."
+    said = f"{percent}; in brackets 95 % bootstrap intervals, which resample {RESAMPLED[board.unit]}."
+    if len(board.quality) == len(board.metrics):
+        return said
+    return (
+        f"{said} Our own methods share one trace, so their time is taken in the first batch of every part alone, and "
+        "memory is measured there for all: costs are over fewer items, and the images of a batch share one time, so that "
+        "their intervals are too narrow."
+    )
 
 
 def _count_notes(board: Board) -> list[str]:

@@ -38,6 +38,10 @@ class MapRow:
         """
         if isinstance(given, Explainer):
             return cls(given.name, explainer=given)
+        if not isinstance(given, str):
+            raise GamlensError(
+                f"A method is a name or an Explainer, found {given!r:.80}: wrap a function by bench.external(function)."
+            )
         if PACKAGE_MARK in given:
             return cls(given, explainer=given)
         method, *suffixes = given.split("+")

@@ -19,7 +19,7 @@ from torch import Tensor
 from gamlens import boxes as locate
 from gamlens import metrics
 from gamlens.engine import ResultRow, pieces
-from gamlens.errors import GamlensError, GamlensWarning, attempt
+from gamlens.errors import GamlensError, GamlensWarning, attempt, warn
 from gamlens.evaluation.batches import Ready, error_row, head, ready, split
 from gamlens.evaluation.map_makers import MadeMaps, MapKey, RowMaker, plain
 from gamlens.evaluation.masked import IMAGES_AT_ONCE, IMAGES_AT_ONCE_ON_GPU, MaskedForwards, MaskedImages, seeded
@@ -89,6 +89,8 @@ def measure(maker: RowMaker, batch: Ready, *, strict: bool = False) -> list[Resu
     measured = [row for _, rows in found if not isinstance(rows, GamlensError) for row in rows]
     if strict and not measured:
         raise whole
+    if len(batch.units) > 1 and not any(isinstance(rows, GamlensError) for _, rows in found):
+        warn(f"A batch of {len(batch.units)} items failed and was measured one by one, which is slower: {whole}")
     failed = [error_row(unit, str(error)) for unit, error in found if isinstance(error, GamlensError)]
     return [*batch.errors, *measured, *failed]
 

@@ -140,6 +140,8 @@ class Protocol:
         for name, allowed in choices().items():
             if (value := getattr(self, name)) not in allowed:
                 raise GamlensError(f"{name} cannot be {value!r}: {near(str(value), allowed)}")
+        if isinstance(self.methods, str):
+            raise GamlensError(f"methods={self.methods!r}: give a tuple of names, such as ({self.methods!r},).")
         rows = [MapRow.parse(method) for method in self.methods]
         for row in rows:
             row.check(self.task)
@@ -153,7 +155,10 @@ class Protocol:
         if self.fusions and any(row.explainer or row.name != row.method for row in rows):
             raise GamlensError("Fusions can be varied only for our own methods, without +refine and +views.")
         if twice := [name for name, count in Counter(row.name for row in rows).items() if count > 1]:
-            raise GamlensError(f"The method {twice[0]!r} is named twice: name it once.")
+            raise GamlensError(
+                f"The method {twice[0]!r} is named twice: name it once, or give functions names of their own, as in "
+                "bench.external(function, name='mine')."
+            )
         if self.pairs_per_class < 1:
             raise GamlensError(f"pairs_per_class={self.pairs_per_class}: give the number of pairs to draw, at least 1.")
         if self.pairs_per_class != PAIRS_PER_CLASS and self.pairs != "drawn":
@@ -184,7 +189,8 @@ class Protocol:
                 f"masked='one', or leave out what is not measured with masked={self.masked!r}."
             )
         if not all(0 < share < 100 for share in self.road):
-            raise GamlensError(f"road={self.road}: give percentages of pixels between 0 and 100, such as (10, 50, 90).")
+            shares = ",".join(f"{share:g}" for share in self.road)
+            raise GamlensError(f"road={shares}: give percentages of pixels between 0 and 100, such as 10,50,90.")
         if self.infidelity < 0 or self.sensitivity < 0:
             raise GamlensError(
                 f"infidelity={self.infidelity}, sensitivity={self.sensitivity}: give 0 to leave them out, or how many "

@@ -6,7 +6,9 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from gamlens.evaluation.explainers.network_parts import Embedder, for_model
 from gamlens.lens import Lens
 from gamlens.scores import PairScoreFunction
 
+OUR_CODE = str(Path(__file__).resolve().parents[2])  # the folder of gamlens: lines in it are not the user's
 CLASS_PARAMETERS, PAIR_PARAMETERS = "(model, batch, targets)", "(model, x, y, score)"
 
 
@@ -62,6 +65,24 @@ def external(
         )
     short, source = name or _name_of(chosen), source or _code_hash(of_classes, pairs)
     return _explainer(f"{IN_PYTHON}:{short}", title or short, source, of_classes, pairs)
+
+
+@contextmanager
+def _located(name: str) -> Iterator[None]:
+    """Turn an exception of the user's function into a GamlensError that says where it was raised."""
+    try:
+        yield
+    except GamlensError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [
+            frame
+            for frame in frames
+            if "site-packages" not in frame.filename and not frame.filename.startswith(OUR_CODE)
+        ]
+        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        raise GamlensError(f"{name!r} failed: {type(error).__name__}: {error}{where}") from error
 
 
 def _code_hash(*functions: Any) -> str:
@@ -163,13 +184,13 @@ def _bind(name: str, explain: ClassFunction | None, pairs: PairFunction | None, 
     def classify(batch: Tensor, targets: Tensor) -> Tensor:
         assert explain is not None
         images = for_model(lens, batch)
-        with reworded(f"{name!r} failed"), left_as_it_was(unwrap(lens.model)):
+        with _located(name), left_as_it_was(unwrap(lens.model)):
             found = explain(unwrap(lens.model), images, targets.to(images.device, copy=True))
         return checked_maps(found, len(batch), size_of(batch), name=name, device=lens.device)
 
     def compare(x: Tensor, y: Tensor, score: PairScoreFunction) -> tuple[Tensor, Tensor]:
         assert pairs is not None
-        with reworded(f"{name!r} failed"), left_as_it_was(unwrap(lens.model)):
+        with _located(name), left_as_it_was(unwrap(lens.model)):
             both = for_model(lens, x), for_model(lens, y)
             found = pairs(Embedder(lens, both[0]), *both, score)
         if not isinstance(found, list | tuple) or len(found) != 2:

@@ -1,7 +1,8 @@
 """Maps that another program wrote: `maps:FOLDER`, one file of numpy (.npy) per image.
 
 The map of an image is FOLDER/NAME.npy, where NAME is its name in the data set, or the name of its file, with or
-without the ending: `ILSVRC2012_val_00000001.npy` or `ILSVRC2012_val_00000001.JPEG.npy`. It is an array (H,W) of numbers
+without the ending: `ILSVRC2012_val_00000001.npy` or `ILSVRC2012_val_00000001.JPEG.npy`; it may lie in a folder below,
+as `gamlens export` writes it (with `--size input --no-stretch` for the maps as they were measured). It is an array (H,W) of numbers
 of any range. A map of the size of the model's input is taken as it is. Any other must show the whole image, so it has
 the proportions of the original; it is resampled bilinearly where the model's input lies in the image.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,7 @@ def _maps_of(name: str, folder: Path, lens: Lens, images: Sequence[NamedImage], 
 
 def _read(folder: Path, image: NamedImage, frame: Frame) -> Tensor:
     tried = list(dict.fromkeys(_candidates(folder, image)))
-    file = next(filter(Path.is_file, tried), None)
+    file = next(filter(Path.is_file, tried), None) or _deeper(folder, tried)
     if file is None:
         names = " or ".join(str(path) for path in tried)
         raise GamlensError(f"There is no map of the image {image.name!r}: write {names}, an array (H,W).")
@@ -97,6 +98,22 @@ def _read(folder: Path, image: NamedImage, frame: Frame) -> Tensor:
 def _candidates(folder: Path, image: NamedImage) -> Iterator[Path]:
     for name in (image.name, Path(image.image).name, Path(image.image).stem, Path(image.name).name):
         yield folder / f"{name}{MAP_SUFFIX}"
+
+
+def _deeper(folder: Path, tried: Sequence[Path]) -> Path | None:
+    """The one file of such a name in a folder below, where `gamlens export` writes it; None if there is none."""
+    below = _files_below(folder)
+    found = {file for path in tried for file in below.get(path.name, ())}
+    return found.pop() if len(found) == 1 else None
+
+
+@lru_cache(maxsize=4)
+def _files_below(folder: Path) -> dict[str, list[Path]]:
+    """All files of maps in a folder and below it, by their names."""
+    found: dict[str, list[Path]] = {}
+    for file in folder.rglob(f"*{MAP_SUFFIX}"):
+        found.setdefault(file.name, []).append(file)
+    return found
 
 
 def map_in(values: Tensor, frame: Frame) -> Tensor:
