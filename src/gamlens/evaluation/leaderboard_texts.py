@@ -371,8 +371,8 @@ def _interval_note(board: Board) -> str:
         return said
     return (
         f"{said} Our own methods share one trace, so their time is taken in the first batch of every part alone, and "
-        "memory is measured there for all: costs are over fewer items, and the images of a batch share one time, so that "
-        "their intervals are too narrow."
+        "memory is measured there for all: costs are over fewer items, and the images of a batch share one time, so "
+        "that their intervals are too narrow."
     )
 
 
