@@ -3,8 +3,8 @@
 The map of an image is FOLDER/NAME.npy, where NAME is its name in the data set, or the name of its file, with or
 without the ending: `ILSVRC2012_val_00000001.npy` or `ILSVRC2012_val_00000001.JPEG.npy`; it may lie in a folder below,
 as `gamlens export` writes it (with `--size input --no-stretch` for the maps as they were measured). It is an array
-(H,W) of numbers of any range. A map of the size of the model's input is taken as it is. Any other must show the whole image, so it has
-the proportions of the original; it is resampled bilinearly where the model's input lies in the image.
+(H,W) of numbers of any range. A map of the size of the model's input is taken as it is. Any other must show the whole
+image, so it has the proportions of the original; it is resampled bilinearly where the model's input lies in the image.
 """
 
 from __future__ import annotations
