@@ -45,7 +45,7 @@ BOARDS: dict[str, tuple[str, str, str]] = {  # {name: (model, data set, further 
     "every_metric": (
         "efficientnet_lite0", "ILSVRC",
         "--methods ours,ours+refine,captum:InputXGradient,grad_cam_lib:GradCAM,grad_cam_lib:GradCAMPlusPlus --n 2 "
-        "--curves 6 --road 30,70 --infidelity 8 --sensitivity 2 --compile --limit 50 --batch 8 --chunk 50",
+        "--curves 6 --road 30,70 --infidelity 8 --sensitivity 2 --compile --limit 64 --batch 8 --chunk 64",
     ),
     "gpu": (
         "benchmarks/real.py:resnet50", "ILSVRC",
