@@ -10,9 +10,9 @@ import spine
 
 # calls, functions, files, file changes: what one call takes, plus ten per cent
 LIMITS = {
-    "classify(tensor)": (98, 67, 14, 54),
-    "classify(path)": (125, 85, 20, 69),
-    "compare(a, b)": (210, 103, 16, 106),
+    "classify(tensor)": (99, 68, 14, 54),
+    "classify(path)": (126, 86, 20, 69),
+    "compare(a, b)": (212, 103, 16, 106),
 }
 
 

@@ -6,6 +6,9 @@
     result = lens.classify("cat.jpg")                 # an Explanation: maps, scores, overlays, boxes, files
     pair = lens.compare("cat.jpg", "other_cat.jpg")   # a PairExplanation: one map on each of the two images
 
+`Lens.contrast` and `Lens.group` explain three and more images (ContrastExplanation, GroupExplanation), and
+`PairTrace.interactions` says which place of one image matches which of the other (Interactions).
+
 `METHODS`, `MODELS`, `DATASETS` and `METRICS` list what can be asked for by name. `gamlens.methods`, `gamlens.fuse` and
 `gamlens.refine` hold the formulas as plain functions on tensors. Every error is a `GamlensError`, every
 warning a `GamlensWarning`.
@@ -21,14 +24,16 @@ from gamlens import fuse, methods, refine
 from gamlens._version import __version__
 from gamlens.data import DATASETS
 from gamlens.errors import GamlensError, GamlensWarning
-from gamlens.explanation import Explanation, PairExplanation
+from gamlens.explanation import ContrastExplanation, Explanation, GroupExplanation, PairExplanation
 from gamlens.inputs import images, transform
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 from gamlens.methods import METHODS, Method
 from gamlens.metrics import METRICS
 from gamlens.models import MODELS
+from gamlens.pairs.interactions import Interactions
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.pairs.set_trace import SetTrace
 from gamlens.refine import Refinement
 from gamlens.retrieval import Gallery
 from gamlens.trace import Trace
@@ -52,15 +57,19 @@ __all__ = [
     "METHODS",
     "METRICS",
     "MODELS",
+    "ContrastExplanation",
     "Explanation",
     "Gallery",
     "GamlensError",
     "GamlensWarning",
+    "GroupExplanation",
+    "Interactions",
     "Lens",
     "Method",
     "PairExplanation",
     "PairTrace",
     "Refinement",
+    "SetTrace",
     "Trace",
     "Transform",
     "__version__",

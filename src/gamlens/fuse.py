@@ -29,6 +29,7 @@ FUSIONS: dict[str, Callable[[Tensor], Tensor]] = Registry(
     hint=" In Python a list with one weight per block may be given, too.",
 )
 Fusion = str | Sequence[float]
+MAP_SIGNS = ("positive", "negative", "both")  # what raises a score, what lowers it, and the first minus the second
 
 
 class BlockMaps(NamedTuple):
@@ -170,6 +171,42 @@ def normalize(maps: Tensor) -> Tensor:
         rows = ", ".join(map(str, flat.nonzero()[:, 0].tolist()))
         warn(f"A map is flat or has values that are not finite, and was set to zeros: row {rows}.")
     return result
+
+
+def one_scale(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Divide what raises a score and what lowers it by one number per row, the largest value of both.
+
+    So the two maps can be compared and subtracted, and zero stays zero.
+
+    Args:
+        positive, negative: (R,H,W) each. Values below zero, which a bicubic resize may give, count as zero.
+
+    Returns:
+        The maps in [0,1], (R,H,W) each, and the scales (R,): the value that 1 stands for. Where both maps are zero
+        everywhere, or have a value that is not finite, they become zeros and the scale is infinite.
+
+    >>> one_scale(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 4.0]]]))
+    (tensor([[[0.2500, 0.0000]]]), tensor([[[0., 1.]]]), tensor([4.]))
+    """
+    both = torch.stack([positive, negative]).clamp_(min=0)
+    scales = both.amax(dim=(0, 2, 3))
+    scales.masked_fill_(~(scales > 0), math.inf)
+    up, down = both.div_(scales[:, None, None]).nan_to_num_(nan=0.0).unbind()
+    return up, down, scales
+
+
+def with_sign(positive: Tensor, negative: Tensor, sign: str) -> Tensor:
+    """The map that a sign of MAP_SIGNS stands for, of two maps of the same shape on one scale."""
+    return positive - negative if sign == "both" else positive if sign == "positive" else negative
+
+
+def check_sign(sign: str | None) -> None:
+    """Raise a GamlensError unless `sign` is None or one of MAP_SIGNS."""
+    if sign is not None and sign not in MAP_SIGNS:
+        raise GamlensError(
+            f"sign={sign!r}: give 'positive' (what raises the score), 'negative' (what lowers it), 'both' (the first "
+            "minus the second), or None for maps as the method makes them."
+        )
 
 
 def is_named(how: Fusion) -> bool:

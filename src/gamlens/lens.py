@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -22,7 +23,7 @@ from gamlens.capture.forward import BY_NETWORK, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.layer_points import OUTPUT
 from gamlens.errors import GamlensError, warn
-from gamlens.explanation import Explanation, PairExplanation, concat
+from gamlens.explanation import ContrastExplanation, Explanation, GroupExplanation, PairExplanation, concat
 from gamlens.fuse import Fusion, at_least_float32, without_autocast
 from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, normalise_on, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
@@ -34,6 +35,7 @@ from gamlens.models.devices import chosen_device
 from gamlens.models.hooked import HookedModel
 from gamlens.pairs import text as text_embedding
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.pairs.set_trace import SetTrace
 from gamlens.refine import Refine, Refinement, Sharp, preset
 from gamlens.retrieval import Gallery
 from gamlens.streaming.stream import StreamResult, stream
@@ -53,11 +55,13 @@ class Lens:
     | --- | --- | --- |
     | `classify(images, target)` | why this class? | Explanation, one map per image and class |
     | `compare(x, y)` | why are x and y similar? | PairExplanation, one map for each image of each pair |
+    | `contrast(x, a, b)` | why is x more like a than like b? | ContrastExplanation, one map on each of the three |
+    | `group(images)` | why are these images alike? | GroupExplanation, one map per image |
     | `compare_text(images, captions)` | why does this caption fit? | Explanation, one map per image and caption |
     | `compare_many(queries, gallery)` | the same for many pairs | PairExplanation; each image is run once |
     | `remember(images)` | (stores images for `compare_many`) | Gallery, which can be saved |
     | `stream(images)` | why this class, image by image | an iterator of results, in order |
-    | `trace`, `trace_pair`, `trace_text` | what one forward gave | a trace, whose `explain` makes maps |
+    | `trace`, `trace_pair`, `trace_set`, `trace_text` | what one forward gave | a trace, whose `explain` makes maps |
     | `prepare`, `forward`, `outputs`, `embed` | the single steps | batches, records, tensors |
 
     Wherever images are taken, they may be a path, a PIL image, a uint8 array (H,W,3), a preprocessed float tensor
@@ -265,6 +269,8 @@ class Lens:
         refine: Refine = False,
         sharp: Sharp = False,
         batch_size: int | None = None,
+        sign: str | None = None,
+        against: Any = None,
     ) -> Explanation:
         """Why this class? Makes one map per image and target class.
 
@@ -290,6 +296,10 @@ class Lens:
             sharp: True stands for refine=True, and "views" also for views=("flip", 1.43, 2.0): six views, with 14 times
                 the pixels of one.
             batch_size: Images per forward, 32 by default.
+            sign: None for maps as the method makes them; "positive" for what raises the score, "negative" for what
+                lowers it, "both" for the first minus the second, in [-1,1]: see `Trace.explain`.
+            against: A class, by index or name. If it is given, the difference of two class scores is explained: why
+                `target`, one class per image, rather than this one? Best with sign="both".
 
         Returns:
             An Explanation with R rows, one per image and target: `maps` (R,H,W), `scores` (R,), `names`, `overlay()`.
@@ -310,9 +320,10 @@ class Lens:
         if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
             trace = self.trace(
                 images, target, n=n, method=method, score=score, temperature=temperature, views=views, refine=refine,
-                keep_graph=False,
+                keep_graph=against is not None,
             )  # fmt: skip
-            return trace.explain(method, n, fuse, lattice=lattice, refine=refine)
+            trace = trace if against is None else trace.contrast(target, against)
+            return trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
         items, step = list(pictures(images)), batch_size or BATCH_SIZE
         wanted = targets.per_image(target, len(items)) if target is not None else None
         parts = []
@@ -321,9 +332,10 @@ class Lens:
             own = wanted[some] if wanted is not None else None
             trace = self.trace(
                 items[some], own, n=n, method=method, score=score, temperature=temperature, views=views, refine=refine,
-                keep_graph=False,
+                keep_graph=against is not None,
             )  # fmt: skip
-            parts.append(trace.explain(method, n, fuse, lattice=lattice, refine=refine))
+            trace = trace if against is None else trace.contrast(own, against)
+            parts.append(trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign))
         return concat(parts)
 
     def trace(
@@ -497,6 +509,7 @@ class Lens:
         lattice: str = "read",
         refine: Refine = False,
         sharp: Sharp = False,
+        sign: str | None = None,
     ) -> PairExplanation:
         """Why similar? Makes both maps of each pair.
 
@@ -508,6 +521,8 @@ class Lens:
                 (P,D) to one number per pair, (P,).
             method: A name of METHODS; "auto" as in `classify`.
             n, fuse, views, lattice, refine, sharp: As `classify` takes them.
+            sign: None for maps as the method makes them; "positive" for what makes the images alike, "negative" for
+                what sets them apart, "both" for the first minus the second, in [-1,1].
 
         Returns:
             A PairExplanation: `scores` (P,), and the Explanations `x` and `y` with one map per pair.
@@ -522,7 +537,7 @@ class Lens:
         method = self._chosen(method, x)
         pair = self.trace_pair(x, y, n=n, method=method, views=views, refine=refine)
         pair.sides(score, keep=False)
-        return pair.release().explain(method, n, fuse, score=score, lattice=lattice, refine=refine)
+        return pair.release().explain(method, n, fuse, score=score, lattice=lattice, refine=refine, sign=sign)
 
     def trace_pair(
         self,
@@ -589,6 +604,126 @@ class Lens:
             records.append(self._hooked.forward(batch, n, methods=wanted, embedding=True, refine=refine))
         return tuple(records)
 
+    def contrast(
+        self,
+        x: Any,
+        a: Any,
+        b: Any,
+        *,
+        score: str | scores.PairScoreFunction = "cosine",
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
+        fuse: Fusion = "mean",
+        lattice: str = "read",
+        refine: Refine = False,
+        sharp: bool = False,
+        sign: str | None = "both",
+    ) -> ContrastExplanation:
+        """Why is x more like a than like b? Explains s(x,a) - s(x,b) on all three images, by one forward of each.
+
+        Args:
+            x, a, b: The images, as the class docstring says: P of each, or one that serves for all.
+            score: As `compare` takes it.
+            method, n, fuse, lattice, refine, sharp: As `classify` takes them. There are no views here.
+            sign: As `compare` takes it. With "both", positive pixels speak for a and negative ones for b.
+
+        Returns:
+            A ContrastExplanation: `scores` (P,), and the Explanations `x`, `a` and `b` with one map per contrast.
+
+        Example:
+            >>> found = lens.contrast(photo, other, photo.crop((0, 0, 99, 99)), method="gam", n=1)
+            >>> found.x.maps.shape, found.x.signed
+            (torch.Size([1, 224, 224]), True)
+        """
+        refine, views = preset(sharp, refine, ())
+        sides = [self.prepare(images, views=views) for images in (x, a, b)]
+        counts = [len(side.pictures) for side in sides]
+        many = max(counts)
+        if set(counts) - {1, many}:
+            raise GamlensError(
+                f"x, a and b hold {counts[0]}, {counts[1]} and {counts[2]} images: give as many of each."
+            )
+        method = self._chosen(method, sides[0])
+        several = self._trace_prepared(sides, n, method, refine)
+        starts = (0, counts[0], counts[0] + counts[1])
+        places = [list(range(start, start + count)) for start, count in zip(starts, counts, strict=True)]
+        places = [own if len(own) == many else [own[0]] * many for own in places]
+        return several.contrast(
+            *places, score=score, method=method, n=n, fuse=fuse, lattice=lattice, refine=refine, sign=sign
+        )
+
+    def group(
+        self,
+        images: Any,
+        *,
+        score: str | scores.PairScoreFunction = "cosine",
+        method: str = BY_NETWORK,
+        n: int | str = BY_NETWORK,
+        fuse: Fusion = "mean",
+        lattice: str = "read",
+        refine: Refine = False,
+        sharp: bool = False,
+        sign: str | None = None,
+    ) -> GroupExplanation:
+        """Why are these images alike? Explains on each its mean similarity to the others, by one forward of each.
+
+        Args:
+            images: Two or more images, as the class docstring says.
+            score: As `compare` takes it.
+            method, n, fuse, lattice, refine, sharp: As `classify` takes them. There are no views here.
+            sign: As `compare` takes it.
+
+        Returns:
+            A GroupExplanation: `images`, an Explanation with one row per image, and `pair_scores` (k,k).
+
+        Example:
+            >>> found = lens.group([photo, other, photo.crop((0, 0, 99, 99))], method="gam", n=1)
+            >>> found.images.maps.shape, found.pair_scores.shape
+            (torch.Size([3, 224, 224]), torch.Size([3, 3]))
+        """
+        refine, _ = preset(sharp, refine, ())
+        method = self._chosen(method, images)
+        several = self.trace_set(images, n=n, method=method, refine=refine)
+        return several.group(score=score, method=method, n=n, fuse=fuse, lattice=lattice, refine=refine, sign=sign)
+
+    def trace_set(
+        self,
+        images: Any,
+        *,
+        n: int | str | None = BY_NETWORK,
+        method: MethodNames = BY_NETWORK,
+        refine: Refine = False,
+    ) -> SetTrace:
+        """Run one forward of several images, from which contrasts and groups of them are explained.
+
+        Args:
+            images: The images, as the class docstring says; all of one size.
+            n, method, refine: As `trace` takes them.
+
+        Returns:
+            A SetTrace: `contrast(x, a, b)` and `group()`.
+        """
+        return self._trace_prepared([self.prepare(images)], n, method, refine)
+
+    def _trace_prepared(
+        self, sides: Sequence[ModelInput], n: int | str | None, method: MethodNames, refine: Refine
+    ) -> SetTrace:
+        """One forward of the images of all `sides` together."""
+        batches = [self._hooked.to_model(side.batches[0]) for side in sides]
+        if len(sizes := {tuple(batch.shape[1:]) for batch in batches}) > 1:
+            found = " and ".join(str(size) for size in sorted(sizes))
+            raise GamlensError(f"Images that are compared in a set have one size as inputs; found {found}.")
+        wanted = self._read_by(method, sides[0])
+        record = self._hooked.forward(
+            torch.cat(batches), n, methods=wanted, embedding=True, refine=Refinement.parse(refine)
+        )
+        provenance = replace(
+            self._provenance(sides[0]),
+            pictures=tuple(picture for side in sides for picture in side.pictures),
+            frames=tuple(frame for side in sides for frame in side.frames),
+        )
+        return SetTrace(record=record, provenance=provenance)
+
     def compare_text(
         self,
         images: Any,
@@ -602,6 +737,8 @@ class Lens:
         refine: Refine = False,
         sharp: Sharp = False,
         embeddings: Any = None,
+        sign: str | None = None,
+        against: str | None = None,
     ) -> Explanation:
         """Why does this image fit this caption? Makes one map per image and caption, by the cosine of their embeddings.
 
@@ -611,6 +748,9 @@ class Lens:
             method, n, fuse, views, lattice, refine, sharp: As `classify` takes them.
             embeddings: The captions' embeddings (T,D). By default the model's own text half computes them, or the
                 function given as Lens(text=...).
+            sign: As `classify` takes it.
+            against: Another caption. If it is given, the difference of the cosines is explained: why `captions`, a
+                single one, rather than this one? `embeddings` then has two rows, this caption last.
 
         Returns:
             An Explanation with B x T rows. `names` are the captions, `targets` their numbers, `scores` the cosines.
@@ -622,8 +762,12 @@ class Lens:
         """
         refine, views = preset(sharp, refine, views)
         method = self._chosen(method, images)
+        if against is not None:
+            captions = (*text_embedding.as_captions(captions), against)
         trace = self.trace_text(images, captions, n=n, method=method, views=views, refine=refine, embeddings=embeddings)
-        return trace.explain(method, n, fuse, lattice=lattice, refine=refine)
+        if against is not None:
+            trace = trace.contrast(0, 1)
+        return trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
 
     def trace_text(
         self,

@@ -168,6 +168,11 @@ def _same_embeddings(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return values.abs() <= math.sqrt(32 * torch.finfo(values.dtype).eps) * torch.maximum(*lengths)
 
 
+def same_embeddings(x: Tensor, y: Tensor) -> Tensor:
+    """Which embeddings of x and y, (P,D) each, are the same up to rounding: (P,) of bool."""
+    return _same_embeddings(euclidean(x, y), x, y)
+
+
 def _one(x: Tensor, y: Tensor) -> Tensor:
     return x.new_ones(len(x))
 

@@ -107,6 +107,14 @@ class Provenance:
             return self
         return replace(self, pictures=tuple(self.pictures) * times, frames=self.frames * times)
 
+    def name_of(self, target: int) -> str:
+        """The label of a class, or "class 3" without labels."""
+        return self.labels[target] if target < len(self.labels) else f"class {target}"
+
+    def contrasted_with(self, name: str) -> Provenance:
+        """The same, where scores are differences to the score of the class `name`."""
+        return replace(self, about={**self.about, "against": name})
+
     def of_captions(self, captions: tuple[str, ...]) -> Provenance:
         """The same with captions in place of classes."""
         return replace(self, labels=captions, aliases={}, multi_label=False)
@@ -225,18 +233,26 @@ class Trace:
 
     @classmethod
     def from_score(
-        cls, record: ForwardRecord, value: Any, count: int, provenance: Provenance, *, own_value: Tensor | None = None
+        cls,
+        record: ForwardRecord,
+        value: Any,
+        count: int,
+        provenance: Provenance,
+        *,
+        own_value: Tensor | None = None,
+        keep_graph: bool = False,
     ) -> Trace:
         """The Trace of a callable score: one number per image, (B,), and one backward if the record has a graph.
 
-        `own_value` is the score of the own tokens of every attention layer, (L*B,), where LeGrad was asked for.
+        `own_value` is the score of the own tokens of every attention layer, (L*B,), where LeGrad was asked for. With
+        `keep_graph` other scores of the same forward can be explained later.
         """
         check = finite_score(value, count)
         attention = None
         if record.attention is not None:
             (found,) = attention_backward.gradients_of(value, [record], lambda _: own_value)
             attention = AttentionTrace.of_record(record.attention, found)
-        (gradients,) = backward.gradients(value, [record], keep_graph=False)
+        (gradients,) = backward.gradients(value, [record], keep_graph=keep_graph)
         return cls(
             activations=record.activations,
             gradients=gradients,
@@ -302,6 +318,7 @@ class Trace:
         *,
         lattice: str = "read",
         refine: Refine = False,
+        sign: str | None = None,
     ) -> Explanation:
         """Make the maps of a method. No forward and no backward is run.
 
@@ -315,6 +332,9 @@ class Trace:
             refine: Whether the map is refined by the self-similarity of earlier blocks: True, the number of these
                 blocks, or a Refinement (see `gamlens.refine`). They must have been captured, by `trace(refine=...)` or
                 a larger n.
+            sign: None for maps as the method makes them. "positive" shows what raises the score, "negative" what
+                lowers it (the method's map of the negated score), and "both" the first minus the second, in [-1,1]. The
+                three are on one scale per image: `Explanation.scales` has the raw value that 1 stands for.
 
         Returns:
             An Explanation with one row per row of the trace: `maps` (R,H,W) in [0,1]. A method of kind "input" has one
@@ -322,13 +342,12 @@ class Trace:
         """
         if lattice != "read":
             check_reading(lattice)
+        if sign is not None:
+            return self._explain_signed(method, n, fuse, lattice, Refinement.parse(refine), sign)
         method = self.default_method if method == BY_NETWORK else method
         entry = METHODS[method]
         n, fuse = (1, "mean") if entry.kind == "input" else (n, fuse)
-        if entry.kind == "attention":
-            names = last_layers(self._attention(method).layers, None if n == BY_NETWORK else n, beyond=LARGER_N)
-        else:
-            names = last_layers(tuple(self.activations) or self._no_blocks(method), n, beyond=LARGER_N)
+        names = self._layers(method, n)
         chosen = Refinement.parse(refine)
         with torch.no_grad(), without_autocast(self.scores):
             if entry.kind == "attention":
@@ -342,6 +361,130 @@ class Trace:
                 made = self.make_maps(entry.fn, inputs, self.provenance.size, fuse, used)
             made = made if chosen is None else made._replace(fused=self.refine(made.fused, chosen))
         return self._explanation(method, names, fuse, made, lattice, chosen)
+
+    def _layers(self, method: str, n: int | str) -> tuple[str, ...]:
+        """The names of the last n captured blocks, or attention layers for a method that reads these."""
+        if METHODS[method].kind == "attention":
+            return last_layers(self._attention(method).layers, None if n == BY_NETWORK else n, beyond=LARGER_N)
+        return last_layers(tuple(self.activations) or self._no_blocks(method), n, beyond=LARGER_N)
+
+    def _explain_signed(
+        self, method: str, n: int | str, how: fuse.Fusion, lattice: str, refine: Refinement | None, sign: str
+    ) -> Explanation:
+        """The Explanation with a sign: maps of the score and of the negated score, on one scale per block."""
+        fuse.check_sign(sign)
+        method = self.default_method if method == BY_NETWORK else method
+        if not METHODS[method].has_sign or METHODS[method].kind == "pair":
+            able = ", ".join(name for name, entry in METHODS.items() if entry.has_sign and entry.kind != "pair")
+            raise GamlensError(
+                f"Method {method!r} has no signed maps: it does not tell what raises the score from what lowers it. "
+                f"Leave sign out, or use one of {able}; for pairs also {', '.join(methods_of('pair'))}."
+            )
+        names = self._layers(method, n)
+        seen: list[list[tuple[Tensor, Tensor, Tensor]]] = []
+        with torch.no_grad(), without_autocast(self.scores):
+            for trace, mirrored in ((self, False), *self.views):
+                up = trace._sized_maps(method, names, self.provenance.size, mirrored, lattice)
+                down = trace.negated()._sized_maps(method, names, self.provenance.size, mirrored, lattice)
+                seen.append([fuse.one_scale(raises, lowers) for raises, lowers in zip(up, down, strict=True)])
+            parts = []  # of every block: what raises and what lowers the score, averaged over views, and the scales
+            for views in zip(*seen, strict=True):
+                ups, downs, scales = zip(*views, strict=True)
+                parts.append((torch.stack(ups).mean(dim=0), torch.stack(downs).mean(dim=0), scales[0]))
+            made = self._joined(parts, how, refine, sign, again=METHODS[method].kind == "attention")
+        return self._explanation(method, names, how, made, lattice, refine, sign)
+
+    def _sized_maps(
+        self, method: str, names: Sequence[str], size: tuple[int, int], mirrored: bool, lattice: str
+    ) -> list[Tensor]:
+        """The maps of each block in this view, resized and not normalised: (R,H,W) each; one if layers are joined."""
+        if METHODS[method].kind != "attention":
+            return [self._view_map(method, name, size, mirrored, lattice) for name in names]
+        raw = self._attention_raw(method, names)
+        return [fuse.resize(own.flip(2) if mirrored else own, size) for own in raw]
+
+    def _joined(
+        self,
+        parts: Sequence[tuple[Tensor, Tensor, Tensor]],
+        how: fuse.Fusion,
+        refine: Refinement | None,
+        sign: str,
+        *,
+        again: bool = False,
+    ) -> BlockMaps:
+        """Fuse what raises the score and what lowers it over blocks, each by itself, and then apply the sign.
+
+        Refinement brings every map to [0,1]; both maps are multiplied by the maxima that they had before it. With
+        `again` the fused maps are divided once more by the larger of their maxima.
+        """
+        up, down = (fuse.fuse([part[place] for part in parts], how) for place in (0, 1))
+        if again:
+            up, down, _ = fuse.one_scale(up, down)
+        if refine is not None:
+            up, down = (self.refine(maps, refine) * maps.amax(dim=(1, 2), keepdim=True) for maps in (up, down))
+        blocks = torch.stack([fuse.with_sign(own[0], own[1], sign) for own in parts])
+        return BlockMaps(blocks, fuse.with_sign(up, down, sign), torch.stack([own[2] for own in parts]))
+
+    def negated(self) -> Trace:
+        """The Trace of the negated scores, without its graph. Its maps show what lowers the scores of this one."""
+        return self._combined(torch.neg, (), None if self.attention is None else self.attention.negated())
+
+    def minus(self, other: Trace) -> Trace:
+        """The Trace of the differences between the scores of this trace and those of another, without a graph.
+
+        Gradients are subtracted row by row: row r of both must be of the same image.
+        """
+        if self.image_of_row != other.image_of_row or self.gradients.keys() != other.gradients.keys():
+            raise GamlensError("Only traces of the same images, rows and blocks have a difference: trace them alike.")
+        attention = None
+        if self.attention is not None and other.attention is not None:
+            attention = self.attention.minus(other.attention)
+        return self._combined(torch.sub, (other,), attention)
+
+    def _combined(
+        self, operation: Callable[..., Tensor], others: Sequence[Trace], attention: AttentionTrace | None
+    ) -> Trace:
+        """Apply a linear operation to scores and gradients, here and in every view."""
+        views = []
+        for place, (trace, mirrored) in enumerate(self.views):
+            own = [other.views[place][0] for other in others]
+            made = trace.minus(own[0]) if own else trace.negated()
+            views.append((made, mirrored))
+        return replace(
+            self,
+            gradients={
+                name: operation(own, *(other.gradients[name] for other in others))
+                for name, own in self.gradients.items()
+            },
+            scores=operation(self.scores, *(other.scores for other in others)),
+            attention=attention,
+            views=tuple(views),
+            record=None,
+            values=None,
+            own_values=None,
+        )
+
+    def contrast(self, target: Any, against: Any) -> Trace:
+        """Why this class rather than that one? The Trace of the difference of two class scores.
+
+        Only two short backwards run, and none for classes that this trace explains already. The maps are best made with
+        sign="both": positive pixels speak for `target`, negative ones for `against`.
+
+        Args:
+            target: One class per image, as `Lens.classify` takes it; None for the top class of each image.
+            against: One class, by number or name, for all images.
+
+        Returns:
+            A Trace with one row per image. Names read "lion rather than cheetah".
+        """
+        if isinstance(against, list | tuple) or against is None:
+            raise GamlensError(f"against= is one class, by number or name, for all images; found {against!r:.80}.")
+        first, second = self.retarget(target), self.retarget(against)
+        if len(first.image_of_row) != first.images:
+            raise GamlensError(f"A contrast explains one class per image; target={target!r:.80} names several.")
+        name = second.provenance.name_of(int(second.targets[0]))
+        found = first.minus(second)
+        return replace(found, provenance=found.provenance.contrasted_with(name))
 
     def _attention(self, method: str) -> AttentionTrace:
         """The attention layers for a method of kind "attention"; an error if what it reads was not captured."""
@@ -387,14 +530,22 @@ class Trace:
         # Layers peak at different places, so that the mean of many stays far below 1: it is normalised again.
         return BlockMaps(torch.stack(blocks), fuse.min_max(fuse.fuse(blocks, how))[0], torch.stack(spans))
 
-    def explain_raw(self, method: str, raw: Tensor, *, refine: Refine = False) -> Explanation:
-        """The Explanation of raw maps (R,h,w) of the last block: made into maps like those of `explain`."""
-        chosen = Refinement.parse(refine)
+    def explain_raw(self, method: str, raw: Tensor, *, refine: Refine = False, sign: str | None = None) -> Explanation:
+        """The Explanation of raw maps (R,h,w) of the last block: made into maps like those of `explain`.
+
+        With a sign, positive raw values are what raises the score, and negative ones what lowers it.
+        """
+        fuse.check_sign(sign)
+        chosen, alone = Refinement.parse(refine), replace(self, views=())  # refined by this view, as the map is
         with torch.no_grad(), without_autocast(self.scores):
-            made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
-            if chosen is not None:  # by this view alone, as the map is
-                made = made._replace(fused=replace(self, views=()).refine(made.fused, chosen))
-        return self._explanation(method, self.blocks[-1:], "mean", made, "keep", chosen)
+            if sign is not None:
+                sized = [fuse.resize(part.relu(), self.provenance.size) for part in (raw, -raw)]
+                made = alone._joined([fuse.one_scale(*sized)], "mean", chosen, sign)
+            else:
+                made = fuse.make_maps(torch.Tensor.detach, [(raw,)], self.provenance.size, "mean")
+                if chosen is not None:
+                    made = made._replace(fused=alone.refine(made.fused, chosen))
+        return self._explanation(method, self.blocks[-1:], "mean", made, "keep", chosen, sign)
 
     def refining_blocks(self, refine: Refine) -> tuple[str, ...]:
         """The blocks that `explain(refine=...)` carries a map to, in this order; an error if one is missing.
@@ -560,6 +711,7 @@ class Trace:
         made: BlockMaps,
         lattice: str,
         refine: Refinement | None = None,
+        sign: str | None = None,
     ) -> Explanation:
         device = made.fused.device
         found = self.checks
@@ -568,7 +720,7 @@ class Trace:
         shown = names if len(made.blocks) == len(names) else names[-1:]
         flat = Check(made.any_flat, partial(_say_flat, method, shown, made.spans), fatal=False)
         found = found.with_check(flat, device)
-        if METHODS[method].hides_evidence:
+        if METHODS[method].hides_evidence and sign is None:  # a map with a sign shows negative evidence, too
             found = found.with_check(self._check_hidden(method), device)
         about = {
             **self.provenance.about,
@@ -582,6 +734,10 @@ class Trace:
             about["lattice"] = {"reading": lattice, "blocks": found_at}
         if refine is not None:
             about["refine"] = refine.record(self.refining_blocks(refine))
+        scales = {}
+        if sign is not None:
+            about["sign"] = sign
+            scales = dict(zip(shown, made.spans.float(), strict=True))
         return Explanation(
             maps=made.fused.float(),
             blocks=dict(zip(shown, made.blocks.float(), strict=True)),
@@ -593,6 +749,7 @@ class Trace:
             labels=self.provenance.labels,
             about=about,
             checks=found,
+            scales=scales,
         )
 
     # Diagnostics
@@ -656,13 +813,13 @@ class Trace:
         temperature = self.provenance.about.get("temperature", 1.0)
         chances = scores.probabilities(output, multi_label=self.multi_label, temperature=temperature)
         chance = chances.gather(1, best.indices)
-        labels = self.provenance.labels
+        name_of = self.provenance.name_of
         arrival = to_host([best.indices, best.values, chance], pool)
 
         def guesses() -> list[list[Guess]]:
             return [
                 [
-                    Guess(index, labels[index] if index < len(labels) else f"class {index}", score, probability)
+                    Guess(index, name_of(index), score, probability)
                     for index, score, probability in zip(*image, strict=True)
                 ]
                 for image in zip(*(tensor.tolist() for tensor in arrival()), strict=True)

@@ -186,5 +186,6 @@ def test_a_lazy_model_must_run_first(weights: dict[str, Tensor] | None) -> None:
         Lens(net, weights=weights)
     assert net.training
     assert all(nn.parameter.is_lazy(parameter) for parameter in net.parameters())
+    torch.manual_seed(0)
     net(X)
     assert Lens(net).classify(X, 3).maps.shape == (2, 64, 64)

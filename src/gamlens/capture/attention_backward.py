@@ -31,6 +31,7 @@ from gamlens.fuse import at_least_float32
 
 LayerTensors = dict[str, dict[str, Tensor]]  # {layer: {what: tensor of one row per score}}
 VALUES = ("attention", "query", "key", "value")  # what the forward has computed, one row per image
+NOT_LINEAR = ("pooled",)  # what is kept with the gradients, but does not grow with the score
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,25 @@ class AttentionTrace:
     def sliced(self, rows: slice) -> AttentionTrace:
         """The same of some rows, such as those of one image of each pair."""
         return replace(self, values=_slice(self.values, rows), gradients=_slice(self.gradients, rows))
+
+    def negated(self) -> AttentionTrace:
+        """The same for the negated scores."""
+        return replace(self, gradients=_combined(torch.neg, self.gradients))
+
+    def minus(self, other: AttentionTrace) -> AttentionTrace:
+        """The same for the scores minus those of `other`, which belong to the same images."""
+        return replace(self, gradients=_combined(torch.sub, self.gradients, other.gradients))
+
+
+def _combined(operation: Callable[..., Tensor], first: LayerTensors, *others: LayerTensors) -> LayerTensors:
+    """Apply an operation to every gradient; what is NOT_LINEAR stays as it is in `first`."""
+    return {
+        layer: {
+            what: tensor if what in NOT_LINEAR else operation(tensor, *(other[layer][what] for other in others))
+            for what, tensor in own.items()
+        }
+        for layer, own in first.items()
+    }
 
 
 def values_of(record: AttentionRecord) -> LayerTensors:

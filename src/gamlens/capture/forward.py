@@ -23,6 +23,7 @@ from gamlens.capture.guard import ModelGuard, forward_error
 from gamlens.capture.hooks import TensorTap
 from gamlens.capture.layer_points import NHWC, LayerPoint, TokenGrid
 from gamlens.capture.nonblocking import Checks
+from gamlens.capture.tail import NetworkTail
 from gamlens.errors import GamlensError
 from gamlens.lattice import Lattice
 
@@ -51,6 +52,8 @@ class ForwardRecord:
         make_maps: Makes maps from activations and gradients: `fuse.make_maps`, or a compiled version of it.
         method: The method of kind "input" that the pixels were kept for.
         attention: What was kept of a transformer's attention, where a method reads it.
+        tail: Makes the part of the network after its last block, which can be run on any activations; None if no
+            embedding was asked for.
     """
 
     guard: ModelGuard
@@ -67,6 +70,7 @@ class ForwardRecord:
     make_maps: fuse.MapMaker = fuse.make_maps
     method: Any = None
     attention: AttentionRecord | None = None
+    tail: Callable[[], NetworkTail] | None = None
 
     @cached_property
     def activations(self) -> dict[str, Tensor]:
@@ -104,6 +108,7 @@ class ForwardRecord:
             lattices=self.lattices,
             has_graph=False,
             attention=None if self.attention is None else self.attention.without_layers(),
+            tail=self.tail,
         )
 
 

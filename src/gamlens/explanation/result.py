@@ -19,6 +19,7 @@ from gamlens import boxes as locate
 from gamlens import render
 from gamlens.capture.nonblocking import Checks, answers_of, to_host
 from gamlens.errors import GamlensError, warn
+from gamlens.explanation.map_bar import EndWords, MapBar, beside_with_bars, map_bar
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 
@@ -37,7 +38,7 @@ class Explanation:
     the original image.
 
     Attributes:
-        maps: The fused maps, (R,H,W) float32 in [0,1].
+        maps: The fused maps, (R,H,W) float32 in [0,1]; in [-1,1] if they are `signed`.
         blocks: The map of each block before fusing, {block name: (R,H,W)}.
         scores: The score that each row explains, (R,).
         targets: The class index of each row, (R,); -1 if the score is not the score of a class.
@@ -47,6 +48,8 @@ class Explanation:
         labels: The names of the model's classes, if they are known.
         about: How the maps were made: model, weights, method, n, fuse, score, blocks, versions.
         checks: Checks that wait for a GPU; see `check`.
+        scales: For maps with a sign, {block name: (R,)}: the raw value, in units of the score, that a map value of 1
+            stands for; infinite where a map is zero everywhere. {} for all other maps.
 
     Example:
         >>> import torch, torchvision, gamlens
@@ -73,6 +76,7 @@ class Explanation:
     labels: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks, repr=False)
+    scales: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def check(self) -> Explanation:
         """Wait for the device and report what is wrong with the result.
@@ -129,15 +133,16 @@ class Explanation:
 
     def _tensors(self) -> list[Tensor]:
         """Return all tensors that have one entry per row."""
-        return [self.maps, self.scores, self.targets, self.index, *self.blocks.values()]
+        return [self.maps, self.scores, self.targets, self.index, *self.blocks.values(), *self.scales.values()]
 
     def _with_tensors(self, tensors: Sequence[Tensor], **changes: Any) -> Explanation:
         """Return a copy with other tensors, given in the order of `_tensors`, and with other attributes changed."""
-        maps, scores, targets, index, *blocks = tensors
-        named = dict(zip(self.blocks, blocks, strict=True))
-        return replace(
-            self, **{"maps": maps, "scores": scores, "targets": targets, "index": index, "blocks": named, **changes}
-        )
+        maps, scores, targets, index, *rest = tensors
+        named = {
+            "blocks": dict(zip(self.blocks, rest[: len(self.blocks)], strict=True)),
+            "scales": dict(zip(self.scales, rest[len(self.blocks) :], strict=True)),
+        }
+        return replace(self, **{"maps": maps, "scores": scores, "targets": targets, "index": index, **named, **changes})
 
     def each(self) -> list[Explanation]:
         """Split the result into one Explanation per image, in the order of `pictures`.
@@ -167,7 +172,13 @@ class Explanation:
     def _name(self, target: int) -> str:
         if target == NO_CLASS:
             return str(self.about.get("score", "score"))
-        return self.labels[target] if target < len(self.labels) else f"class {target}"
+        name = self.labels[target] if target < len(self.labels) else f"class {target}"
+        return f"{name} rather than {self.about['against']}" if "against" in self.about else name
+
+    @property
+    def signed(self) -> bool:
+        """Whether maps are positive where the score is raised and negative where it is lowered, in [-1,1]."""
+        return self.about.get("sign") == "both"
 
     def picture(self, i: int = 0) -> Picture:
         """Return the image of row i as it was given; `image` opens it."""
@@ -185,11 +196,13 @@ class Explanation:
             block: A name of `blocks`, for the map of one block; None for the fused map.
 
         Returns:
-            (height, width) of the original image, in [0,1]. Pixels that the model did not see are 0.
+            (height, width) of the original image, in [0,1], or in [-1,1] if maps are `signed`. Pixels that the model
+            did not see are 0.
         """
-        picture_number = self._picture_of(i)
+        frame = self.frames[self._picture_of(i)]
         self.check()
-        return self.frames[picture_number].map(self._maps(block)[i])
+        values = self._maps(block)[i]
+        return frame.map(values.relu()) - frame.map((-values).relu()) if self.signed else frame.map(values)
 
     def _picture_of(self, i: int) -> int:
         """Return the number of row i's image in `pictures`."""
@@ -212,27 +225,68 @@ class Explanation:
         style: str = "heat",
         threshold: float | None = None,
         mode: locate.BoxMode = "all",
+        bar: bool = False,
     ) -> Image.Image:
         """Draw the map of row i over the original image.
+
+        In a signed map the value farthest from zero has the strongest colour, whatever it is; a bar says its value.
 
         Args:
             i: The row.
             block: A name of `blocks`, for the map of one block; None for the fused map.
             opacity: How strongly the map covers the image, from 0 to 1.
-            cmap: The colour map, a name of `gamlens.render.COLORMAPS`.
+            cmap: The colour map, a name of `gamlens.render.COLORMAPS`. Signed maps are drawn in "diverging", whose
+                middle colour is zero, unless another signed colour map is named.
             style: "heat" (colours where the map is high, a dimmed photo elsewhere), "spotlight" (the photo multiplied
                 by the map) or "flat" (colours everywhere).
             threshold: If given, the box of the map at this threshold is drawn, too.
             mode: Which pixels the box surrounds, as in `boxes`.
+            bar: Whether a colour bar stands below the image. For maps with a sign it has the raw values, in units of
+                the score, of its ends (see `scales`), and says which end raises the score and which lowers it.
 
         Returns:
-            An RGB image of the original size.
+            An RGB image of the original size; with a bar it is higher.
         """
         full, boxes = self.full(i, block=block).cpu().numpy(), []
+        if self.signed:
+            full, cmap = (full / self._peak(i, block)).clip(-1, 1) / 2 + 0.5, self._colours(cmap)
         if threshold is not None:
             found = locate.boxes(self._maps(block)[i][None], threshold=threshold, mode=mode)
             boxes = [box for box in self.frames[int(self.index[i])].boxes(found).tolist() if any(box)]
-        return render.overlay(self.image(i), full, opacity=opacity, cmap=cmap, style=style, boxes=boxes)
+        drawn = render.overlay(self.image(i), full, opacity=opacity, cmap=cmap, style=style, boxes=boxes)
+        return self.bar(i, block=block, cmap=cmap).below(drawn) if bar else drawn
+
+    def bar(
+        self, i: int = 0, *, block: str | None = None, cmap: str = "ember", words: EndWords | None = None
+    ) -> MapBar:
+        """What the colours of row i stand for: the colour bar that `overlay` draws, as texts.
+
+        Args:
+            i: The row.
+            block: A name of `blocks`, for the map of one block; None for the fused map.
+            cmap: The colour map, as in `overlay`.
+            words: What negative and positive values mean. By default: they lower and raise the score, or, for the
+                contrast of two classes or captions, speak for the other one and for the first.
+        """
+        self._picture_of(i)
+        score = str(self.about.get("score", "score"))
+        if words is None:
+            words = EndWords(f"lowers the {score}", f"raises the {score}")
+            if "against" in self.about:
+                other = str(self.about["against"])
+                words = EndWords(f"for {other}", f"for {self.names[i].removesuffix(f' rather than {other}')}")
+        scales = {name: float(scale[i]) for name, scale in self.scales.items() if block in (None, name)}
+        peak = self._peak(i, block) if self.signed else 1.0
+        sign = self.about.get("sign")
+        return map_bar(sign, peak, scales, cmap=self._colours(cmap), words=words, score=score)
+
+    def _peak(self, i: int, block: str | None) -> float:
+        """The largest absolute value of a map; 1 if it is zero everywhere."""
+        return float(self._maps(block)[i].abs().max()) or 1.0
+
+    def _colours(self, cmap: str) -> str:
+        """The colour map that this result is drawn in: a signed one for signed maps."""
+        return "diverging" if self.signed and cmap not in render.SIGNED_COLORMAPS else cmap
 
     def boxes(self, threshold: float = 0.25, mode: locate.BoxMode = "all") -> Tensor:
         """Box the pixels of each map that reach a threshold.
@@ -293,9 +347,10 @@ class Explanation:
     def save(self, folder: str, *, cmap: str = "ember", style: str = "heat") -> list[str]:
         """Write the result to a folder: all files, or none if writing fails.
 
-        The files are one overlay per row (PNG), the maps (maps.npz), all else (explanation.json), and a PNG of each
-        image that was not given as a file. An explanation that was saved in the folder before is replaced. All other
-        files stay: it is an error if one of them, or an overlay that was changed since, is in the way.
+        The files are one overlay per row (PNG; with a colour bar if maps have a sign), the maps (maps.npz), all else
+        (explanation.json), and a PNG of each image that was not given as a file. An explanation that was saved in the
+        folder before is replaced. All other files stay: it is an error if one of them, or an overlay that was changed
+        since, is in the way.
 
         Args:
             folder: Where the files go; it is created if it does not exist.
@@ -321,7 +376,9 @@ class Explanation:
         rows = zip(range(SHOWN), self.names, self.scores.tolist(), strict=False)
         return render.fragment(
             [
-                render.Panel(self.overlay(row), name, f"{score:.4g}", f"{name}: saliency over the image")
+                render.Panel(
+                    self.overlay(row, bar=bool(self.scales)), name, f"{score:.4g}", f"{name}: saliency over the image"
+                )
                 for row, name, score in rows
             ]
         )
@@ -377,19 +434,19 @@ class PairExplanation:
         """Return the maps of x and of y as two numpy arrays (P,H,W) float32."""
         return self.x.numpy(), self.y.numpy()
 
-    def overlay(self, i: int = 0, *, opacity: float = 0.7, cmap: str = "ember") -> Image.Image:
+    def overlay(self, i: int = 0, *, opacity: float = 0.7, cmap: str = "ember", bar: bool = False) -> Image.Image:
         """Draw the maps of pair i over both images.
 
         Args:
             i: The pair.
             opacity: How strongly the maps cover the images, from 0 to 1.
             cmap: The colour map, a name of `gamlens.render.COLORMAPS`.
+            bar: Whether a colour bar stands below each image, as in `Explanation.overlay`.
 
         Returns:
             An RGB image with x on the left and y on the right, at the height of the smaller one.
         """
-        sides = [side.overlay(i, opacity=opacity, cmap=cmap) for side in (self.x, self.y)]
-        return render.beside(sides)
+        return draw_beside((self.x, self.y), i, opacity=opacity, cmap=cmap, bar=bar)
 
     def save(self, folder: str, *, cmap: str = "ember") -> list[str]:
         """Write the result to a folder: x/ and y/ as `Explanation.save` writes them, and one PNG per pair.
@@ -420,10 +477,25 @@ class PairExplanation:
         rows = zip(range(SHOWN), self.scores.tolist(), strict=False)
         return render.fragment(
             [
-                render.Panel(self.overlay(row), self.x.names[row], f"{score:.4g}", "both maps of a pair")
+                render.Panel(
+                    self.overlay(row, bar=bool(self.x.scales)),
+                    self.x.names[row],
+                    f"{score:.4g}",
+                    "both maps of a pair",
+                )
                 for row, score in rows
             ]
         )
+
+
+def draw_beside(
+    sides: Sequence[Explanation], i: int, *, opacity: float, cmap: str, bar: bool, words: EndWords | None = None
+) -> Image.Image:
+    """Draw row i of several Explanations side by side, each with its colour bar if `bar`; see `Explanation.bar`."""
+    pictures = [side.overlay(i, opacity=opacity, cmap=cmap) for side in sides]
+    if not bar:
+        return render.beside(pictures)
+    return beside_with_bars(pictures, [side.bar(i, cmap=cmap, words=words) for side in sides])
 
 
 def concat(parts: Iterable[Explanation]) -> Explanation:

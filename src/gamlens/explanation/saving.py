@@ -8,7 +8,7 @@ saved overlays. No name and no number in explanation.json is taken on trust, bec
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import product
@@ -19,6 +19,7 @@ from PIL import Image, ImageChops
 
 from gamlens.errors import GamlensError, attempt
 from gamlens.explanation import storage
+from gamlens.explanation.map_bar import EndWords
 from gamlens.explanation.result import Explanation, PairExplanation
 from gamlens.files import StagedFiles, check_plain
 from gamlens.render import COLORMAPS, STYLES, is_marked_png, write_png
@@ -48,15 +49,36 @@ def save_pair(result: PairExplanation, folder: str | Path, *, cmap: str) -> list
 
     Files that are there already are treated as in `save`.
     """
-    before = PairSavedBefore(Path(folder))
+    draw = partial(result.overlay, bar=bool(result.x.scales))
+    return save_sides({"x": result.x, "y": result.y}, draw, folder, cmap=cmap)
+
+
+def save_sides(
+    sides: Mapping[str, Explanation],
+    draw: Callable[..., Image.Image],
+    folder: str | Path,
+    *,
+    cmap: str,
+    words: EndWords | None = None,
+) -> list[str]:
+    """Write each side to a folder of its name, and one picture per row; return the paths of the files.
+
+    Args:
+        sides: The Explanations by name, with the same number of rows.
+        draw: Draws the picture of a row, draw(row, cmap=...).
+        folder: Where the files go. Files that are there already are treated as in `save`.
+        cmap: The colour map.
+        words: What negative and positive values of maps with a sign mean, as `Explanation.bar` takes it.
+    """
+    before = SidesSavedBefore(Path(folder), tuple(sides))
     old = list(before.pictures())
     with StagedFiles() as staged:
-        storage.stage(staged, result.x, before.x.place, cmap, "heat")
-        storage.stage(staged, result.y, before.y.place, cmap, "heat")
-        for row in range(len(result)):
-            staged.write(before.place / storage.pair_name(row), partial(write_png, result.overlay(row, cmap=cmap)))
-        _check_replaced(staged, [before, before.x, before.y], result.x, result.y)
-    _delete(old, staged, result.x, result.y)
+        for name, side in sides.items():
+            storage.stage(staged, side, before.sides[name].place, cmap, "heat", words)
+        for row in range(len(next(iter(sides.values())))):
+            staged.write(before.place / storage.pair_name(row), partial(write_png, draw(row, cmap=cmap)))
+        _check_replaced(staged, [before, *before.sides.values()], *sides.values())
+    _delete(old, staged, *sides.values())
     return staged.files
 
 
@@ -120,25 +142,31 @@ class SavedBefore:
         return proven
 
 
-class PairSavedBefore:
-    """The pairs that were saved in a folder before: x/ and y/ as in `SavedBefore`, and one picture per pair."""
+class SidesSavedBefore:
+    """The pairs that were saved in a folder before: x/ and y/ as in `SavedBefore`, and one picture per pair.
 
-    def __init__(self, place: Path) -> None:
+    A contrast is saved in the same way, with the sides x, a and b.
+    """
+
+    def __init__(self, place: Path, names: Sequence[str] = ("x", "y")) -> None:
         self.place = place
-        self.x, self.y = SavedBefore(place / "x"), SavedBefore(place / "y")
+        self.sides = {name: SavedBefore(place / name) for name in names}
 
     def owns(self, name: str) -> bool:
-        """Whether the picture of a pair was written by `save_pair` and not changed since."""
+        """Whether the picture of a pair was written by `save_sides` and not changed since."""
         return is_marked_png(self.place / name) or (_is_file(self.place / name) and name in self._redrawn)
 
     def pictures(self) -> Iterator[Path]:
-        """Yield the pictures of both sides and of the pairs that are ours; none if a side is a link."""
-        if any(side.place.is_symlink() for side in (self.x, self.y)):
+        """Yield the pictures of all sides and of the pairs that are ours; none if a side is a link."""
+        sides = self.sides.values()
+        if any(side.place.is_symlink() for side in sides):
             return
-        yield from (*self.x.pictures(), *self.y.pictures())
-        x, y = self.x.record.get("rows"), self.y.record.get("rows")
-        rows = len(x) if isinstance(x, list) and isinstance(y, list) and len(x) == len(y) else 0
-        yield from (self.place / name for name in map(storage.pair_name, range(rows)) if self.owns(name))
+        for side in sides:
+            yield from side.pictures()
+        rows = [side.record.get("rows") for side in sides]
+        counts = {len(own) if isinstance(own, list) else 0 for own in rows}
+        count = counts.pop() if len(counts) == 1 else 0
+        yield from (self.place / name for name in map(storage.pair_name, range(count)) if self.owns(name))
 
     @cached_property
     def _redrawn(self) -> set[str]:
@@ -182,7 +210,7 @@ def _read_record(place: Path) -> dict[str, Any]:
     return record if all(isinstance(record.get(key), kind) for key, kind in kinds.items()) else {}
 
 
-def _check_replaced(staged: StagedFiles, before: list[SavedBefore | PairSavedBefore], *saved: Explanation) -> None:
+def _check_replaced(staged: StagedFiles, before: list[SavedBefore | SidesSavedBefore], *saved: Explanation) -> None:
     """Raise an error if a file that is about to be replaced is not certainly ours, or is a photo that is explained."""
     owners = {one.place: one for one in before}
     shown = _shown(saved)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import math
 import os
 import stat
 import zipfile
@@ -16,6 +17,7 @@ import torch
 from gamlens.data.plausible import read_arrays, stored_frame, whole_number
 from gamlens.data.table import MOST_CLASS_NAMES
 from gamlens.errors import GamlensError, reworded
+from gamlens.explanation.map_bar import EndWords
 from gamlens.explanation.result import NO_CLASS, Explanation, file_stem
 from gamlens.files import StagedFiles, check_plain
 from gamlens.inputs.images import Picture
@@ -38,13 +40,19 @@ def pair_name(row: int) -> str:
     return f"{row:03d}-pair.png"
 
 
-def stage(staged: StagedFiles, result: Explanation, place: Path, cmap: str, style: str) -> None:
-    """Add the files of one Explanation in folder `place` to those that are written together."""
+def stage(
+    staged: StagedFiles, result: Explanation, place: Path, cmap: str, style: str, words: EndWords | None = None
+) -> None:
+    """Add the files of one Explanation in folder `place` to those that are written together.
+
+    Maps with a sign are drawn with a colour bar; `words` say what its ends mean, as `Explanation.bar` takes them.
+    """
     result = result.cpu()
     overlays = []
     for row, name in enumerate(result.names):
         overlays.append(overlay_name(row, result.picture(row).name, name))
         image = result.overlay(row, cmap=cmap, style=style)
+        image = result.bar(row, cmap=cmap, words=words).below(image) if result.scales else image
         staged.write(place / overlays[-1], partial(write_png, image))
     arrays: dict[str, Any] = {
         "maps": result.maps.numpy(),
@@ -135,9 +143,26 @@ def _restore(place: Path, record: dict[str, Any], found: dict[str, torch.Tensor]
         index=torch.tensor([row["image"] for row in rows], dtype=torch.long),
         pictures=tuple(_picture(place, item) for item in images),
         frames=tuple(stored_frame(item, size) for item in images),
-        labels=_labels({row["target"]: str(row["name"]) for row in rows if row["target"] > NO_CLASS}),
+        labels=_labels({row["target"]: _label(row, record["about"]) for row in rows if row["target"] > NO_CLASS}),
         about=record["about"],
+        scales=_scales(rows),
     )
+
+
+def _label(row: dict[str, Any], about: dict[str, Any]) -> str:
+    """The name of a row's class: a row of a contrast is called "lion rather than cheetah"."""
+    name = str(row["name"])
+    return name.removesuffix(f" rather than {about['against']}") if "against" in about else name
+
+
+def _scales(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """The scales of maps with a sign, {block: (R,)}; null in the file stands for infinity."""
+    names = list(rows[0].get("scales", {})) if rows else []
+    values = {name: [row["scales"][name] for row in rows] for name in names}
+    return {
+        name: torch.tensor([math.inf if value is None else float(value) for value in own], dtype=torch.float32)
+        for name, own in values.items()
+    }
 
 
 def _labels(known: dict[int, str]) -> tuple[str, ...]:
@@ -163,12 +188,16 @@ def _picture(place: Path, item: dict[str, Any]) -> Picture:
 
 def _record(result: Explanation, overlays: list[str], pictures: list[dict[str, Any]]) -> dict[str, Any]:
     """Make the contents of explanation.json."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"image": image, "target": target, "name": name, "score": score, "overlay": file}
         for image, target, name, score, file in zip(
             result.index.tolist(), result.targets.tolist(), result.names, result.scores.tolist(), overlays, strict=True
         )
     ]
+    for number, row in enumerate(rows):
+        if result.scales:
+            own = {name: float(scales[number]) for name, scales in result.scales.items()}
+            row["scales"] = {name: value if math.isfinite(value) else None for name, value in own.items()}
     for item, frame in zip(pictures, result.frames, strict=True):
         item |= {"original": frame.original, "size": frame.size, "window": frame.window}
     return {"format": FORMAT, "about": dict(result.about), "rows": rows, "images": pictures}

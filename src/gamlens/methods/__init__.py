@@ -103,6 +103,15 @@ class Method:
         score: tuple[Reads, ...] = ("score",) if self.reads_score else ()
         return ("activation", *gradient, *score)
 
+    @cached_property
+    def has_sign(self) -> bool:
+        """Whether the map of the negated score shows what lowers the score, so that there are signed maps.
+
+        A map that reads no gradient does not know the sign of the score, except that of a pair, whose raw values are
+        negative where a position lowers it. Maps of pixels show the size of the gradient, whatever its sign.
+        """
+        return self.kind == "pair" or (self.kind != "input" and any("gradient" in what for what in self.reads))
+
     def of_pair(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Both raw maps of P pairs by a method of kind "pair".
 

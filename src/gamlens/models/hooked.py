@@ -19,6 +19,7 @@ from gamlens.capture.guard import ModelGuard, outside_inference_mode, unwrap
 from gamlens.capture.hooks import has_output_module
 from gamlens.capture.layer_points import OUTPUT, PIXELS, LayerPoint, TokenGrid
 from gamlens.capture.nonblocking import finite
+from gamlens.capture.tail import NetworkTail
 from gamlens.errors import GamlensError, Registry, warn
 from gamlens.lattice import Lattice
 from gamlens.methods import Method
@@ -195,6 +196,7 @@ class HookedModel:
             else:
                 record = self._run(batch, found, points, None, embedding, graph, kept)
             record.lattices, record.network_blocks = lattices, tuple(map(attrgetter("name"), found.points))
+            record.tail = partial(self.tail, batch.detach(), found) if embedding else None
         kept_tensors = {**record.earlier_activations, **record.activations}
         if record.attention is not None:
             kept_tensors |= _last_tokens(record.attention)
@@ -207,6 +209,27 @@ class HookedModel:
         """One forward of `batch` (B,C,H,W) that keeps no block, and so no graph."""
         batch = self.to_model(batch)
         return self._run(batch, self.model_blocks(batch), (), None, embedding, graph=False)
+
+    def tail(self, batch: Tensor, found: ModelBlocks) -> NetworkTail:
+        """The part of the network after its last block, up to the embedding, for the images `batch` (B,C,H,W).
+
+        If the last block lies inside a transformer layer, beside which the residual connection runs, the tail begins
+        with that whole layer.
+        """
+        point, grids = found.points[-1], self._grids_at(batch, found)
+        grid = grids.get(point.name)
+        for layer in found.layers[-1:]:
+            if point.module.startswith(f"{layer.module}."):
+                point, grid = LayerPoint(layer.module, reads_input=True, tokens=True), grids[layer.name]
+        whole = self.embedding.name == OUTPUT and not has_output_module(self.inner)
+        return NetworkTail(
+            guard=self.guard,
+            point=point,
+            embedding=None if whole else self.embedding,
+            pick=partial(pick, how=self.output),
+            images=batch,
+            grid=grid,
+        )
 
     def _run_attention(
         self,

@@ -1,27 +1,22 @@
-"""Point to point: a similarity of average-pooled features is a sum over pairs of positions, one of each image.
+"""Point to point: what in one image matches a point of the other? One row of the interactions of a pair.
 
-Let h (C,u,v) and h' (C,u',v') be the last blocks of two images, and e = 1/(uv) sum_p h_p and e' = 1/(u'v') sum_q h'_q
-their averages over positions. Then <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>. A score <e, e'> / d(e, e'), such as the
-cosine with d = |e| |e'|, divides every term of this sum by the same number d. So the terms add up to the score: the
-term of p and q is what the match of these two positions contributes. This holds only if the embedding is the pooled
-last block and the score is a multiple of the dot product (`PairScore.sums_over_positions`).
+Let h (C,u,v) and h' (C,u',v') be the last blocks of two images. If the embeddings are averages over positions,
+e = 1/(uv) sum_p h_p and e' = 1/(u'v') sum_q h'_q, then <e, e'> = 1/(uv u'v') sum_{p,q} <h_p, h'_q>. A score
+<e, e'> / d(e, e'), such as the cosine with d = |e| |e'|, divides every term of this sum by the same number d. So the
+terms add up to the score: the term of p and q is what the match of these two positions contributes. For any other
+embedding `interactions` computes the terms by integrated Jacobians; they add up to the score minus a remainder.
 """
 
-import math
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 from PIL import Image
 from torch import Tensor
 
-from gamlens import fuse, render, scores
+from gamlens import fuse, render
 from gamlens.errors import GamlensError
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-
-PairSide = Literal["x", "y"]
-POOLING_TOLERANCE = 0.02  # how far an embedding may be from a multiple of the average, relative to its length
+from gamlens.pairs.interactions import PairSide
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +25,13 @@ class Matches:
 
     Attributes:
         map: What each position of the other image contributes, (h,w), in units of the score. The maps of all positions
-            of `side` add up to `score`.
+            of `side` add up to `score` if the embedding is the pooled last block, and else to `score` less what belongs
+            to no pair of places (`Interactions.remainder`, `aside` and `gap`).
         score: The score of the pair.
         side: The image that the position lies in, "x" or "y".
-        cell: The position, (row, column) on the last block of that image.
-        cells: How many rows and columns that block has.
+        cell: The position, (row, column) among the cells of that image.
+        cells: How many rows and columns of cells that image has: those of the last block, or fewer if positions were
+            taken together.
         size: The size (H,W) of the model's input for the other image.
         picture: The other image.
         frame: Where the model's input lies in the other image.
@@ -77,38 +74,6 @@ class Matches:
         return render.overlay(self.picture.open(), self.full().cpu().numpy(), opacity=opacity, cmap=cmap)
 
 
-def parts(h: Tensor, other: Tensor, cell: tuple[int, int], factor: Tensor) -> Tensor:
-    """factor * <h_p, h'_q> for p = cell and every q: blocks (C,u,v) and (C,u',v') -> (u',v')."""
-    return factor * torch.einsum("k,khw->hw", h[:, cell[0], cell[1]], other)
-
-
-def factor(
-    h: tuple[Tensor, Tensor], embeddings: tuple[Tensor, Tensor], score: str | scores.PairScoreFunction, *, eps: float
-) -> Tensor:
-    """The number (a scalar tensor) by which every <h_p, h'_q> is multiplied, so that all of them add up to the score.
-
-    With average pooling it is 1/(uv u'v' d). Sum pooling, and an average that is brought to length 1, multiply each
-    embedding by a further number, which is found by comparing it with the average of its block.
-
-    Args:
-        h: The last blocks of both images, (C,u,v) and (C,u',v').
-        embeddings: The embeddings of both images, (D,) each.
-        score: A pair score that is a multiple of the dot product; any other is an error.
-        eps: The machine epsilon of the precision in which the network computed the embeddings.
-    """
-    entry = scores.find_pair_score(score)
-    if entry.dot_divisor is None:
-        sums = ", ".join(repr(name) for name, other in scores.PAIR_SCORES.items() if other.sums_over_positions)
-        raise GamlensError(
-            f"The score {scores.score_name(score)!r} has no matches: it is no sum over pairs of positions (only a "
-            f"multiple of the dot product is one): use one of {sums}."
-        )
-    result, most = h[0].new_ones(()), min(1000 * eps, POOLING_TOLERANCE)
-    for activation, embedding in zip(h, embeddings, strict=True):
-        result = result * _pooled(activation, embedding, most) / math.prod(activation.shape[1:])
-    return result / entry.dot_divisor(embeddings[0][None], embeddings[1][None])[0]
-
-
 def cell_of(point: tuple[float, float], frame: Frame, size: tuple[int, int]) -> tuple[int, int]:
     """The position (row, column) of a block (h,w) that lies under a point (x, y) of the original image."""
     try:
@@ -125,25 +90,3 @@ def cell_of(point: tuple[float, float], frame: Frame, size: tuple[int, int]) -> 
             "the original image."
         )
     return min(int(down * size[0]), size[0] - 1), min(int(across * size[1]), size[1] - 1)
-
-
-def _pooled(activation: Tensor, embedding: Tensor, most: float) -> Tensor:
-    """The number c in embedding = c * mean_p h_p; an error if the embedding is no multiple of the average.
-
-    Args:
-        activation: The last block of one image, (C,u,v).
-        embedding: Its embedding, (D,).
-        most: The largest allowed |embedding - c * mean_p h_p| / |embedding|.
-    """
-    what = "so the score is no sum over pairs of positions: give Lens(embedding=...) the pooled last block"
-    if len(activation) != len(embedding):
-        raise GamlensError(
-            f"The embedding has {len(embedding)} numbers and the last block has {len(activation)} channels. The "
-            f"embedding is therefore not the average of the block, {what}."
-        )
-    mean = activation.mean(dim=(1, 2))
-    scale = (embedding @ mean) / (mean @ mean).clamp(min=torch.finfo(mean.dtype).tiny)
-    off = float((embedding - scale * mean).norm() / embedding.norm().clamp(min=torch.finfo(mean.dtype).tiny))
-    if not off <= most:
-        raise GamlensError(f"The embedding is not the average of the last block ({100 * off:.3g} % off), {what}.")
-    return scale

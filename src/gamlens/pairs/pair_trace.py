@@ -23,9 +23,21 @@ from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.lattice import check_reading
 from gamlens.methods import ATTENTION_DEFAULT, BLOCK_DEFAULT, METHODS
 from gamlens.pairs import correspondence
-from gamlens.pairs.correspondence import Matches, PairSide
+from gamlens.pairs.correspondence import Matches
+from gamlens.pairs.embedding_parts import (
+    AUTO_BASELINE,
+    BLANK,
+    EmbeddingParts,
+    integrated_parts,
+    pooled_parts,
+    pooled_scale,
+    positions_of,
+)
+from gamlens.pairs.interactions import Interactions, PairSide
 from gamlens.refine import Refine
 from gamlens.trace import Provenance, Trace
+
+MOST_CELLS = 7  # into how many rows and columns of cells the positions of a block are grouped at most
 
 
 @dataclass(eq=False)
@@ -56,6 +68,7 @@ class PairTrace:
     views: tuple[tuple[PairTrace, bool], ...] = ()
     released: bool = False
     _sides: dict[Any, tuple[Trace, Trace]] = field(default_factory=dict, repr=False)
+    _parts: dict[Any, Any] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
@@ -99,6 +112,7 @@ class PairTrace:
         score: str | scores.PairScoreFunction = "cosine",
         lattice: str = "read",
         refine: Refine = False,
+        sign: str | None = None,
     ) -> PairExplanation:
         """Make both maps of every pair. No forward is run.
 
@@ -110,6 +124,8 @@ class PairTrace:
             fuse: How the maps of n blocks become one: "mean", "max", "product", or n weights.
             score: A name of PAIR_SCORES, or a callable from two sets of embeddings (P,D) to numbers (P,).
             lattice, refine: As `Trace.explain` takes them. Each map is refined by its own image's activations.
+            sign: None for maps as the method makes them; "positive" for what makes the images alike, "negative" for
+                what sets them apart, "both" for the first minus the second: see `Trace.explain`.
 
         Returns:
             A PairExplanation: `scores` (P,), and `x` and `y`, each with maps (P,H,W).
@@ -120,12 +136,12 @@ class PairTrace:
         entry = METHODS[method]
         x, y = self.sides(score) if entry.needs_gradient else self._sides_without_backward(score)
         if entry.kind != "pair":
-            left = x.explain(method, n, fuse, lattice=lattice, refine=refine)
-            right = y.explain(method, n, fuse, lattice=lattice, refine=refine)
+            left = x.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
+            right = y.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
         else:
             raw = entry.of_pair(x.activations[self._last_block()], y.activations[self._last_block()])
             left, right = (
-                side.explain_raw(method, maps, refine=refine) for side, maps in zip((x, y), raw, strict=True)
+                side.explain_raw(method, maps, refine=refine, sign=sign) for side, maps in zip((x, y), raw, strict=True)
             )
         return PairExplanation(left, right, left.scores)
 
@@ -195,10 +211,11 @@ class PairTrace:
         if len(self.records) == 2:
             other = others[1 - number].repeat(layers, 1)
             return rule(own, other) if number == 0 else rule(other, own)
-        whole = own.view(layers, 2 * pairs, -1)
+        whole = own.view(layers, -1, own.shape[1])  # a record may hold images of no pair behind those of the pairs
         x = rule(whole[:, :pairs].flatten(0, 1), others[1].repeat(layers, 1)).view(layers, pairs)
-        y = rule(others[0].repeat(layers, 1), whole[:, pairs:].flatten(0, 1)).view(layers, pairs)
-        return torch.cat([x, y], dim=1).flatten()
+        y = rule(others[0].repeat(layers, 1), whole[:, pairs : 2 * pairs].flatten(0, 1)).view(layers, pairs)
+        rest = x.new_zeros(layers, whole.shape[1] - 2 * pairs)
+        return torch.cat([x, y, rest], dim=1).flatten()
 
     def _side(
         self,
@@ -258,8 +275,8 @@ class PairTrace:
     ) -> Matches:
         """Find what in one image matches a point of the other: how much each position there adds to the score.
 
-        The network does not run again. It is an error if the embedding is not the pooled last block. Matches explains
-        the result.
+        If the embedding is the average of the last block, the network does not run again. Any other embedding is split
+        over positions as in `interactions`, once per pair. Matches explains the result.
 
         Args:
             point: (x, y) in original pixels of the image `side`.
@@ -269,30 +286,136 @@ class PairTrace:
         """
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
+        # Average pooling costs nothing at any number of positions, so they are not taken together.
+        cells = None if self._is_pooled(pair) else MOST_CELLS
+        found = self.interactions(score=score, pair=pair, cells=cells)
+        found = found if side == "x" else found.swapped()
+        size = (found.matrix.shape[0], found.matrix.shape[1])
+        cell = correspondence.cell_of(point, found.frames[0], size)
+        return Matches(
+            map=found.matrix[cell],
+            score=found.score,
+            side=side,
+            cell=cell,
+            cells=size,
+            size=found.frames[1].size,
+            picture=found.pictures[1],
+            frame=found.frames[1],
+        )
+
+    def interactions(
+        self,
+        *,
+        score: str | scores.PairScoreFunction = "cosine",
+        pair: int = 0,
+        steps: int = 20,
+        baseline: str | Tensor = AUTO_BASELINE,
+        cells: int | None = MOST_CELLS,
+    ) -> Interactions:
+        """Split the score of a pair over pairs of places, one in each image: which place matches which?
+
+        If the embedding is the average of the last block, the parts are exact, and the network does not run. Any other
+        embedding (max or generalised-mean pooling, attention, class tokens, further layers, a normalised output) is
+        split by integrated Jacobians from a baseline, which takes one forward-mode derivative of the layers after the
+        last block per cell and step; `Interactions` says what remains. Embeddings are split once; another score, or
+        `matches` of another point, reuses the parts.
+
+        Args:
+            score: "cosine" or "dot", or another multiple of the dot product.
+            pair: The number of the pair, from 0.
+            steps: The number of steps of the integral. More steps make `gap` smaller and take longer.
+            baseline: What places are compared with: "zeros" (activations of 0), "blank" (an image of the mean colour),
+                a tensor of activations, or "auto": zeros where the integral works from there, and else blank.
+            cells: Neighbouring positions are taken together, so that there are at most this many rows and columns of
+                cells, which bounds the cost. None takes every position by itself.
+
+        Example:
+            >>> found = lens.trace_pair(photo, other).interactions(score="dot")
+            >>> found.matrix.shape, found.exact
+            (torch.Size([7, 7, 7, 7]), True)
+            >>> parts = found.between({"left": (0, 0, 128, 256)}, {"left": (0, 0, 128, 256)})
+            >>> parts.values.shape, parts.x_names
+            (torch.Size([2, 2]), ('left', 'elsewhere'))
+        """
+        entry = scores.find_pair_score(score)
+        if entry.dot_divisor is None:
+            sums = ", ".join(repr(name) for name, other in scores.PAIR_SCORES.items() if other.sums_over_positions)
+            raise GamlensError(
+                f"The score {scores.score_name(score)!r} has no matches: it is no sum over pairs of positions (only a "
+                f"multiple of the dot product is one): use one of {sums}."
+            )
+        if cells is not None and (not isinstance(cells, int) or isinstance(cells, bool) or cells < 1):
+            raise GamlensError(f"cells={cells!r}: give a whole number of rows and columns, or None for all positions.")
+        with torch.no_grad(), without_autocast(self.embeddings[0]), outside_inference_mode():
+            e = [at_least_float32(own[self._pair_number(pair)].detach()) for own in self.embeddings]
+            for number, own in enumerate(e):
+                entry.require_defined(own[None], "xy"[number], (pair,))
+            parts, forwards = self._embedding_parts(pair, steps, baseline, cells)
+            return Interactions.from_parts(
+                *parts,
+                divisor=entry.dot_divisor(e[0][None], e[1][None])[0],
+                score=float(entry.fn(e[0][None], e[1][None])[0]),
+                embeddings=e,
+                steps=0 if parts[0].exact and parts[1].exact else steps,
+                forwards=forwards,
+                pictures=tuple(own.pictures[pair] for own in self.provenances),
+                frames=tuple(own.frames[pair] for own in self.provenances),
+                name=scores.score_name(score),
+            )
+
+    def _pair_number(self, pair: int) -> int:
         if not -len(self) <= pair < len(self):
             raise GamlensError(f"There is no pair {pair}: there are {len(self)}, numbered 0 to {len(self) - 1}.")
-        entry, order = scores.find_pair_score(score), (0, 1) if side == "x" else (1, 0)
-        with torch.no_grad(), without_autocast(self.embeddings[0]):
-            h = [at_least_float32(self._activations(number)[self._last_block()][pair]) for number in order]
-            e = [at_least_float32(self.embeddings[number][pair].detach()) for number in order]
-            for number, own in zip(order, e, strict=True):
-                entry.require_defined(own[None], "xy"[number], (pair,))
-            eps = torch.finfo(self.embeddings[0].dtype).eps
-            share = correspondence.factor((h[0], h[1]), (e[0], e[1]), score, eps=eps)
-            cells = (h[0].shape[1], h[0].shape[2])
-            cell = correspondence.cell_of(point, self.provenances[order[0]].frames[pair], cells)
-            value = float(entry.fn(e[0][None], e[1][None])[0])
-            other = self.provenances[order[1]]
-            return Matches(
-                map=correspondence.parts(h[0], h[1], cell, share),
-                score=value,
-                side=side,
-                cell=cell,
-                cells=cells,
-                size=other.size,
-                picture=other.pictures[pair],
-                frame=other.frames[pair],
-            )
+        return pair
+
+    def _is_pooled(self, pair: int) -> bool:
+        """Whether both embeddings of a pair are averages of the last block."""
+        return all(self._pooled_scale(side, pair) is not None for side in (0, 1))
+
+    def _pooled_scale(self, side: int, pair: int) -> Tensor | None:
+        """The number c in embedding = c * average of the last block; None if that does not hold for this image."""
+        self._pair_number(pair)
+        if not self.blocks:
+            return None
+        h, e = self._activations(side)[self._last_block()][pair], self.embeddings[side][pair].detach()
+        eps = torch.finfo(e.dtype).eps
+        return pooled_scale(at_least_float32(h), at_least_float32(e), eps)
+
+    def _embedding_parts(
+        self, pair: int, steps: int, baseline: str | Tensor, cells: int | None
+    ) -> tuple[tuple[EmbeddingParts, EmbeddingParts], int]:
+        """The parts of the embeddings of both images of a pair, and how many forwards they took. They are kept."""
+        key = (pair % len(self), steps, baseline if isinstance(baseline, str) else id(baseline), cells)
+        with self._lock:
+            if key not in self._parts:
+                made = [self._parts_of_side(side, pair, steps, baseline, cells) for side in (0, 1)]
+                forwards = made[0][1] + made[1][1]
+                if made[0][0].name != made[1][0].name:  # "auto" chose two baselines: the same for both is simpler
+                    made = [self._parts_of_side(side, pair, steps, BLANK, cells) for side in (0, 1)]
+                    forwards += made[0][1] + made[1][1]
+                # A baseline that was given is kept, too, so that its id stays its own.
+                self._parts[key] = (made[0][0], made[1][0]), forwards, baseline
+            parts, forwards, _ = self._parts[key]
+            return parts, forwards
+
+    def _parts_of_side(
+        self, side: int, pair: int, steps: int, baseline: str | Tensor, cells: int | None
+    ) -> tuple[EmbeddingParts, int]:
+        number, rows = self._place(side)
+        record, embedding = self.records[number], at_least_float32(self.embeddings[side][pair].detach())
+        scale = self._pooled_scale(side, pair) if isinstance(baseline, str) and baseline != BLANK else None
+        if scale is not None:
+            activation = at_least_float32(self._activations(side)[self._last_block()][pair])
+            return pooled_parts(activation, scale, positions_of(activation, "", None, cells)), 0
+        if record.tail is None:
+            raise GamlensError("This trace cannot run its network again: trace the pair by Lens.trace_pair.")
+        tail = record.tail()
+        kept, image = record.blocks.get(tail.point.name), tail.images[rows][pair : pair + 1 or None]
+        block = tail.activation(image) if kept is None else kept.detach()[rows][pair]
+        block = at_least_float32(block).to(tail.images.dtype)
+        positions = positions_of(block, tail.point.name, tail.grid, cells)
+        made = integrated_parts(tail, block, embedding, positions, steps=steps, baseline=baseline)
+        return made, tail.forwards
 
     def release(self) -> PairTrace:
         """Free the graph. Scores that were explained before can still be explained; any other needs a new trace."""

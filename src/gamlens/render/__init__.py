@@ -23,8 +23,10 @@ from gamlens.render.elements import (
 from gamlens.render.html.document import html, write
 from gamlens.render.html.pictures import fragment
 from gamlens.render.raster.chart_image import draw_chart
-from gamlens.render.raster.colormaps import COLORMAPS, colorize, lut
+from gamlens.render.raster.colormaps import COLORMAPS, SIGNED_COLORMAPS, colorize, lut
+from gamlens.render.raster.colour_bar import with_colour_bar
 from gamlens.render.raster.grid import draw, typeset
+from gamlens.render.raster.linked import LinkMark, linked
 from gamlens.render.raster.marked_png import is_marked_png, write_png
 from gamlens.render.raster.overlay import STYLES, boxed, outlined, overlay
 from gamlens.render.raster.rgb import beside, stacked, thumbnail

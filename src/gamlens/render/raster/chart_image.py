@@ -34,7 +34,7 @@ def paint(sheet: Image.Image, mark: Mark, scale: float) -> None:
     pen, ink = ImageDraw.Draw(sheet), INKS[mark.ink]
     points = [(x * scale, y * scale) for x, y in mark.points]
     if isinstance(mark, Stroke):
-        for piece in _pieces(points, [length * scale for length in mark.dash]):
+        for piece in dashes(points, [length * scale for length in mark.dash]):
             pen.line(piece, ink, round(mark.width * scale), joint="curve")
         return
     faint = tuple(round(255 - mark.opacity * (255 - value)) for value in ink)
@@ -61,7 +61,7 @@ def _write(sheet: Image.Image, word: Word, scale: float) -> None:
     sheet.paste(ink, (round(x - turned.width), round(y - above)), turned)
 
 
-def _pieces(points: Sequence[Point], dash: Sequence[float]) -> Iterator[list[Point]]:
+def dashes(points: Sequence[Point], dash: Sequence[float]) -> Iterator[list[Point]]:
     """Yield the line through `points`, or its dashes if `dash` is (length of a dash, length of a gap).
 
     Lengths are measured along the line, so that a dash may go around a corner.

@@ -13,7 +13,7 @@ from gamlens.errors import GamlensError, Registry
 COLORMAPS: dict[str, list[list[int]]] = Registry(
     "colour map", json.loads(resources.files(__package__).joinpath("colormaps.json").read_text())
 )
-SIGNED = frozenset({"diverging"})  # maps whose middle colour means zero
+SIGNED_COLORMAPS = frozenset({"diverging"})  # maps whose middle colour means zero
 
 _SLACK = 1e-4  # how far a map value may lie outside [0, 1] by rounding
 
@@ -35,7 +35,7 @@ def strength(name: str) -> NDArray[np.float32]:
     This is the map's value itself or, for a signed colour map, its distance from the middle.
     """
     ramp = np.linspace(0, 1, 256, dtype=np.float32)
-    return np.abs(2 * ramp - 1) if name in SIGNED else ramp
+    return np.abs(2 * ramp - 1) if name in SIGNED_COLORMAPS else ramp
 
 
 def levels(values: NDArray[Any]) -> NDArray[np.uint8]:

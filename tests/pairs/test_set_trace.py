@@ -1,0 +1,155 @@
+"""Contrasts and groups: differences and means of similarities, explained by one forward of each image."""
+
+from __future__ import annotations
+
+import nets
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from gamlens import GamlensError, Lens
+
+IMAGES = nets.images(4)
+
+
+@pytest.fixture(scope="module")
+def net() -> Lens:
+    return Lens(nets.small())
+
+
+def forwards(lens: Lens) -> tuple[list[int], object]:
+    seen: list[int] = []
+    return seen, lens.model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+
+
+def gradients(lens: Lens, number: int, value: object) -> tuple[Tensor, Tensor]:
+    """The last block of one image, and the gradient of value(embedding of that image), by plain autograd."""
+    h = lens.model.features(IMAGES[number : number + 1]).detach().requires_grad_()
+    (g,) = torch.autograd.grad(value(h.mean(dim=(2, 3))[0]), h)  # type: ignore[operator]
+    return h.detach(), g
+
+
+def gam(h: Tensor, g: Tensor) -> Tensor:
+    return (h.clamp(min=0) * g.clamp(min=0)).sum(dim=1)
+
+
+def embeddings(lens: Lens) -> Tensor:
+    return lens.model.features(IMAGES).mean(dim=(2, 3)).detach()
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    return F.cosine_similarity(a, b, dim=-1)
+
+
+def test_a_contrast_is_the_map_of_the_difference(net: Lens) -> None:
+    """Twin: plain autograd of s(x,a) - s(x,b) for each of the three images."""
+    found = net.contrast(*IMAGES[:3].split(1), method="gam", n=1)
+    e = embeddings(net)
+    assert float(found.scores) == pytest.approx(float(cosine(e[0], e[1]) - cosine(e[0], e[2])))
+    assert float(found.score_a) == pytest.approx(float(cosine(e[0], e[1])))
+    values = {
+        "x": lambda own: cosine(own, e[1]) - cosine(own, e[2]),
+        "a": lambda own: cosine(e[0], own) - cosine(e[0], e[2]),
+        "b": lambda own: cosine(e[0], e[1]) - cosine(e[0], own),
+    }
+    for number, (side, value) in enumerate(values.items()):
+        h, g = gradients(net, number, value)
+        up, down = (F.interpolate(gam(h, own)[None], (64, 64), mode="bicubic")[0].clamp(min=0) for own in (g, -g))
+        wanted = (up - down) / max(float(up.max()), float(down.max()))
+        torch.testing.assert_close(getattr(found, side).maps.double(), wanted, rtol=0, atol=1e-5, msg=side)
+
+
+def test_a_contrast_with_itself_is_zero(net: Lens) -> None:
+    with pytest.warns(match="flat"):
+        found = net.contrast(IMAGES[:1], IMAGES[1:2], IMAGES[1:2], method="gam", n=1)
+    assert float(found.scores) == 0
+    assert not found.x.maps.any()
+    torch.testing.assert_close(found.a.maps, -found.b.maps)
+
+
+def test_exchanging_a_and_b_changes_the_sign(net: Lens) -> None:
+    x, a, b = IMAGES[:3].split(1)
+    one, other = net.contrast(x, a, b, method="gam"), net.contrast(x, b, a, method="gam")
+    torch.testing.assert_close(one.x.maps, -other.x.maps)
+    torch.testing.assert_close(one.a.maps, -other.b.maps)
+    torch.testing.assert_close(one.scores, -other.scores)
+
+
+def test_one_forward_of_each_image(net: Lens) -> None:
+    seen, hook = forwards(net)
+    net.contrast(*IMAGES[:3].split(1), method="gam")
+    assert sum(seen) == 3
+    seen.clear()
+    several = net.trace_set(IMAGES)
+    assert sum(seen) == 4
+    several.contrast(0, 1, 2), several.contrast(3, 1, 2, score="dot"), several.group(method="grad_cam_pp")
+    assert sum(seen) == 4
+    hook.remove()  # type: ignore[attr-defined]
+
+
+def test_several_contrasts_and_one_image_for_all(net: Lens) -> None:
+    found = net.contrast(IMAGES[:1], IMAGES[1:3], IMAGES[3:], method="gam", n=2)
+    assert (len(found), len(found.x), len(found.a)) == (2, 2, 2)
+    for number in range(2):  # each contrast has its own map on the image that serves for both
+        alone = net.contrast(IMAGES[:1], IMAGES[1 + number : 2 + number], IMAGES[3:], method="gam", n=2)
+        for side in ("x", "a", "b"):
+            torch.testing.assert_close(getattr(found, side).maps[number], getattr(alone, side).maps[0], msg=side)
+
+
+def test_an_image_may_have_two_roles(net: Lens) -> None:
+    several = net.trace_set(IMAGES)
+    with pytest.warns(match="flat"):
+        found = several.contrast(0, 1, 1, method="gam", n=1)
+    assert not found.x.maps.any()
+    torch.testing.assert_close(found.a.maps, -found.b.maps)
+    assert found.a.maps.any()
+    with pytest.raises(GamlensError, match="give as many"):
+        net.contrast(IMAGES[:3], IMAGES[:2], IMAGES[:1])
+
+
+def test_a_group_is_the_mean_over_pairs(net: Lens) -> None:
+    found = net.group(IMAGES, method="gam", n=1)
+    e = embeddings(net)
+    table = cosine(e[:, None], e[None])
+    torch.testing.assert_close(found.pair_scores, table)
+    means = (table.sum(dim=1) - 1) / 3
+    torch.testing.assert_close(found.images.scores, means, check_dtype=False)
+    assert found.score == pytest.approx(float(means.mean()))
+    for number in range(4):
+        others = [other for other in range(4) if other != number]
+        h, g = gradients(net, number, lambda own, others=others: cosine(own[None], e[others]).mean())
+        sized = F.interpolate(gam(h, g)[None], (64, 64), mode="bicubic")[0, 0].clamp(min=0)
+        wanted = (sized - sized.min()) / (sized.max() - sized.min())
+        torch.testing.assert_close(found.images.maps[number].double(), wanted, rtol=0, atol=1e-5)
+
+
+def test_a_group_of_two_is_a_pair(net: Lens) -> None:
+    group, pair = net.group(IMAGES[:2], method="gam"), net.compare(IMAGES[:1], IMAGES[1:2], method="gam")
+    torch.testing.assert_close(group.images.maps[0], pair.x.maps[0])
+    torch.testing.assert_close(group.images.maps[1], pair.y.maps[0])
+
+
+def test_saved_and_drawn(net: Lens, tmp_path: object) -> None:
+    contrast, group = net.contrast(*IMAGES[:3].split(1)), net.group(IMAGES)
+    files = contrast.save(f"{tmp_path}/contrast") + group.save(f"{tmp_path}/group")
+    assert any(name.endswith("explanation.json") for name in files)
+    for picture, images in ((contrast.overlay(), 3), (group.overlay(), 4)):
+        assert isinstance(picture, Image.Image)
+        assert picture.width >= 64 * images
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda lens: lens.group(IMAGES[:1]), "two images or more"),
+        (lambda lens: lens.trace_set(IMAGES).contrast(0, 1, 9), "There is no image 9"),
+        (lambda lens: lens.trace_set(IMAGES).contrast([0, 1], 1, 2), "give as many"),
+        (lambda lens: lens.contrast(*IMAGES[:3].split(1), sign="up"), "sign"),
+        (lambda lens: lens.contrast(IMAGES[:1], IMAGES[1:2], nets.images(1, 32)), "one size"),
+    ],
+)
+def test_errors(net: Lens, call: object, message: str) -> None:
+    with pytest.raises(GamlensError, match=message):
+        call(net)  # type: ignore[operator]
