@@ -6,18 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from gamlens import Lens
 from gamlens import data as datasets
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
+from gamlens.cli.evaluate_pairs import (
+    PAIR_HELP,
+    ObjectCounts,
+    TestNames,
+    WindowSide,
+    WindowStride,
+    check_options,
+    chosen_plan,
+    evaluate_pairs,
+    given_options,
+)
 from gamlens.cli.show import show_cells
 from gamlens.data import Dataset, Manifest
 from gamlens.errors import Registry
 from gamlens.evaluation import ablation, measure, results, tables
 from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation.explainers import split_names
+from gamlens.evaluation.pair_tests.pair_plan import PAIR_KIND, PAIR_TESTS, PairPlan
 from gamlens.evaluation.protocol import Protocol, Unit, parse_list, parse_numbers
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import PAPER_METHODS, names
@@ -46,6 +58,7 @@ MANIFESTS: Registry[Callable[[Dataset, SubsetOptions], Manifest]] = Registry(
     },
 )
 EVALUATED_METHODS, ABLATED_METHODS = ",".join(PAPER_METHODS), ",".join(names("block"))
+ALL_TESTS, ALL_COUNTS = ",".join(PAIR_TESTS), ",".join(map(str, PairPlan.objects))  # of the tests of pairs
 METRIC_HELP = ", ".join(
     f"{kind} ({', '.join(metric.title for metric in METRICS.values() if kind in metric.kinds)})"
     for kind in protocols.KINDS
@@ -58,11 +71,13 @@ def _choice(name: str, what: str) -> str:
 
 @command("evaluate localization --data ilsvrc --root ILSVRC --model resnet50 --n 1,2 --out runs/loc", resumes=True)
 def evaluate(
+    context: Context,
     kind: Annotated[
         str,
         Argument(
             help=f"What to measure: {METRIC_HELP}. 'objective' measures how the model's confidence changes when it "
-            "sees the image only where the map is bright; the others compare maps with true boxes or masks.",
+            "sees the image only where the map is bright; the others compare maps with true boxes or masks. "
+            f"{PAIR_HELP}.",
             show_default=False,
         ),
     ],
@@ -174,12 +189,38 @@ def evaluate(
         bool, Option("--fresh", help="Delete the results that --out already holds, and start over.")
     ] = False,
     device: options.DeviceName = AUTO,
+    tests: TestNames = ALL_TESTS,
+    objects: ObjectCounts = ALL_COUNTS,
+    window: WindowSide = PairPlan.window,
+    stride: WindowStride = PairPlan.stride,
 ) -> None:
     """Measure how good saliency maps are, on a data set.
 
     A run may be stopped at any time: the same command continues it. `gamlens table` and `gamlens report` show its
     results.
+
+    `gamlens evaluate pairs` tests explanations of pairs and writes a page with its results into --out. Its defaults are
+    --task cosine --n 2 --fill mean --curves 10 --chunk 4 --limit 100, and these --methods: gam, grad_cam, grad_cam_pp,
+    layer_cam, vdsn, vdsn_max, gam+refine, occlusion, interactions, where
+    occlusion slides a window over one image, and interactions link places of both. The time that it shows for a method
+    is that of the forward that all methods share, of the backward where the method reads gradients, and of its own
+    maps. Options that do not apply are refused.
     """
+    given = given_options(context)
+    check_options(kind, given)
+    if kind == PAIR_KIND:
+        asked: dict[str, Any] = {
+            "task": task, "methods": split_names(methods), "n": protocols.numbers(n), "tests": parse_list(tests),
+            "objects": protocols.numbers(objects), "limit": limit, "seed": seed, "curves": curves, "fill": fill,
+            "curve_background": curve_background, "blur_kernel": blur_kernel, "blur_sigma": blur_sigma,
+            "window": window, "stride": stride,
+        }  # fmt: skip
+        plan = chosen_plan(given, asked, hold_out_)
+        lens = make_lens(model, weights, blocks, device, embedding=embedding)
+        photos = datasets.load(data, Path(os.path.realpath(root)), split=split)
+        size = chunk if "chunk" in given else None
+        evaluate_pairs(lens, photos, plan, out, chunk=size, fresh=fresh, workers=workers)
+        return
     every, held_out = protocols.parse_hold_out(hold_out_)
     named_methods = split_names(methods)
     how = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=named_methods)
