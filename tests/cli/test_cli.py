@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gamlens import METHODS, Explanation, Lens, PairExplanation, Refinement, Transform
-from gamlens.cli import app, common, explain, show
+from gamlens.cli import app, common, compare_command, explain, show
 from gamlens.data.photos import path
 from gamlens.report.image_files import find_images
 
@@ -116,7 +116,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Lens:
         transform=Transform((64, 64)),
         text=lambda captions: torch.eye(nets.CLASSES)[: len(captions)],  # stands for a text encoder
     )
-    monkeypatch.setattr(explain, "make_lens", lambda *_, **__: made)
+    for module in (explain, compare_command):
+        monkeypatch.setattr(module, "make_lens", lambda *_, **__: made)
     return made
 
 
@@ -221,7 +222,7 @@ def test_blocks_lists_what_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["classify", "compare", "search", "blocks", "demo", "evaluate", "table", "subset", "studio"]
+    "command", ["classify", "compare", "group", "search", "blocks", "demo", "evaluate", "table", "subset", "studio"]
 )
 def test_help_has_an_example(command: str) -> None:
     result = runner.invoke(app, [command, "--help"])

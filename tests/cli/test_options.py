@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from gamlens import GamlensError, Refinement
-from gamlens.cli import app, explain, search_command
+from gamlens.cli import app, compare_command, explain, group_command, search_command
 from gamlens.cli.options import chosen_refinement
 
 runner = CliRunner()
@@ -36,7 +36,7 @@ def test_one_method_of_pixels_among_others_is_named() -> None:
         chosen_refinement(refine=1, keep=None, sharp=False, methods=["gam", "guided_backprop"])
 
 
-COMMANDS = ("classify", "compare", "search")
+COMMANDS = ("classify", "compare", "search", "group")
 REFUSED = (
     (["--keep", "0.3"], "--keep 0.3 is a weight in refined maps: give --refine or --sharp, too."),
     (["--sharp", "--refine", "1"], "--sharp stands for --refine 2: leave one of them out"),
@@ -52,17 +52,19 @@ VIEWS_REFUSED = (["--views", "flip,mirror"], "Views are 'flip' and scales")
     ("command", "words", "message"),
     [
         *((command, *refused) for command in COMMANDS for refused in REFUSED),
-        *((command, *VIEWS_REFUSED) for command in COMMANDS if command != "search"),  # which has no views
+        *(
+            (command, *VIEWS_REFUSED) for command in COMMANDS if command in ("classify", "compare")
+        ),  # the others have no views
     ],
 )
 def test_mistakes_are_one_line_before_a_model_is_loaded(
     command: str, words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (explain, search_command):
+    for module in (explain, compare_command, group_command, search_command):
         monkeypatch.setattr(module, "make_lens", lambda *_, **__: pytest.fail("a model was loaded"))
     file = tmp_path / "photo.png"
     Image.new("RGB", (32, 32)).save(file)
-    more = {"classify": [], "compare": [str(file)], "search": ["--in", str(file)]}[command]
+    more = {"classify": [], "compare": [str(file)], "search": ["--in", str(file)], "group": [str(file)]}[command]
     result = runner.invoke(app, [command, str(file), *more, *words, "--out", str(tmp_path / "out")])
     assert result.exit_code == 1, result.output
     assert message in result.stderr

@@ -23,6 +23,9 @@ SECTIONS = (
     "Where Grad-CAM fails, and why",
     "Block by block",
     "Sharper maps",
+    "What is alike, and what still differs?",
+    "Why this one rather than that one?",
+    "Which place matches which?",
 )
 
 
@@ -38,7 +41,7 @@ def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
     page, said = made
     text = page.read_text()
     assert [title for title in SECTIONS if f">{title}</h2>" in text] == list(SECTIONS)
-    assert text.count("<img") == 4 + 6 + 8 + 2 + 10 + 8 + (12 + 3)
+    assert text.count("<img") == 4 + 6 + 8 + 2 + 10 + 8 + (12 + 3) + 6 + 4 + 1
     assert not re.search(r"(src|href)=.https?:", text)
     assert len(said) == demo.STEPS
 
@@ -46,8 +49,8 @@ def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
 @pytest.mark.slow
 def test_pictures_are_written(made: tuple[Path, list[str]]) -> None:
     files = sorted(made[0].parent.glob("*.png"))
-    assert len(files) == len(SECTIONS) + 1  # the last section has two
-    assert files[-1].name == "7-sharper-maps.png"
+    assert len(files) == len(SECTIONS) + 1  # the sharper maps are two
+    assert files[-1].name == "10-which-place-matches-which.png"
     assert all(Image.open(file).width > 400 for file in files)
 
 

@@ -5,11 +5,23 @@ from typing import Annotated
 import typer
 
 from gamlens import __version__
-from gamlens.cli import evaluate, explain, export, leaderboard_command, reproduce, sanity, search_command, show
+from gamlens.cli import (
+    compare_command,
+    evaluate,
+    explain,
+    export,
+    group_command,
+    leaderboard_command,
+    reproduce,
+    sanity,
+    search_command,
+    show,
+)
 from gamlens.cli.common import app, say
 
 ORDER = (
-    "classify compare blocks demo search evaluate leaderboard table subset export figure report reproduce ablate studio"
+    "classify compare group blocks demo search evaluate leaderboard table subset export figure report reproduce ablate "
+    "studio"
 )
 
 

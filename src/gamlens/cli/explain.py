@@ -1,24 +1,21 @@
-"""The commands `classify`, `compare` and `blocks`."""
+"""The commands `classify` and `blocks`."""
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from rich.text import Text
 from typer import Argument, Option
 
-from gamlens import METHODS, Explanation, GamlensError, GamlensWarning, PairExplanation
+from gamlens import METHODS, GamlensError, GamlensWarning
 from gamlens.capture.forward import BLOCKS_BY_DEFAULT, BY_NETWORK
 from gamlens.cli import options
 from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
 from gamlens.cli.measured_layout import measure_layout
 from gamlens.evaluation.protocol import parse_views
-from gamlens.explanation import file_stem
-from gamlens.files import claimed
 from gamlens.lattice import check_reading
 from gamlens.models.devices import AUTO
 from gamlens.report import classified_files as work
-from gamlens.report.image_files import PAGE_FILE, about_sharpness, find_images
+from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign, find_images
 from gamlens.scores import CLASS_SCORES, find_class_score
 
 SCORE_HELP = (
@@ -27,7 +24,7 @@ SCORE_HELP = (
 )
 
 
-@command("classify photos/ 'more/*.jpg' --target tabby --target lynx --sharp --out why", resumes=True)
+@command("classify photos/ 'more/*.jpg' --target tabby --against lynx --sharp --out why", resumes=True)
 def classify(
     paths: options.ImagePaths,
     model: options.ModelName = options.DEFAULT_MODEL,
@@ -41,10 +38,18 @@ def classify(
             help="A class to explain, by name or number; repeat the option for several. By default the top class.",
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        Option(
+            help="Another class, by name or number: why the class that is explained rather than this one? The maps "
+            "then have both signs unless --sign says otherwise."
+        ),
+    ] = None,
     method: options.ClassMethodName = BY_NETWORK,
     n: options.BlocksOrLayers = None,
     fuse: options.FusionName = "mean",
     score: Annotated[str, Option(help=SCORE_HELP)] = "logit",
+    sign: options.MapSign = None,
     lattice: options.LatticeReading = "read",
     refine: options.RefineBlocks = 0,
     keep: options.RefineKeep = None,
@@ -64,8 +69,15 @@ def classify(
     json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
 ) -> None:
-    """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name."""
+    """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name.
+
+    With --sign both, the maps show in two colours what raises the score and what lowers it. With --against, they show
+    why it is this class rather than another.
+    """
     refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])
+    sign = options.chosen_sign(sign, against=against, methods=[method])
+    if against is not None and len(target or ()) > 1:
+        raise GamlensError(f"--against compares one class with another: --target names {len(target or ())}; give one.")
     further = parse_views(views)
     found = find_images(paths, skip=out)
     lens = make_lens(model, weights, blocks, device)
@@ -76,10 +88,12 @@ def classify(
     method = lens.default_method if method == BY_NETWORK and lens.knows_blocks else method
     by_network = method == BY_NETWORK or METHODS[method].kind == "attention"
     depth = n if n is not None else BY_NETWORK if by_network else BLOCKS_BY_DEFAULT
-    how = work.ClassifyOptions(wanted, method, depth, fuse, score, temperature, lattice, refined, further)
+    how = work.ClassifyOptions(
+        wanted, method, depth, fuse, score, temperature, lattice, refined, further, sign, against
+    )
     failed = 0
     at = "" if temperature == 1 else f" at temperature {temperature:g}"
-    lead = f"{_reading(method, n)} of `{lens.name}`, {score}{at}.{about_sharpness(refined, further)}"
+    lead = f"{_reading(method, n)} of `{lens.name}`, {score}{at}.{about_sign(sign)}{about_sharpness(refined, further)}"
     with ItemProgress("explaining", len(found)) as progress:
         for result in work.classify_files(lens, found, how, out=out, lead=lead, fresh=fresh):
             results.append(result)
@@ -107,74 +121,6 @@ def _reading(method: str, n: int | None) -> str:
     if entry.kind == "attention":
         return f"{entry.title}, {'all attention layers' if n is None else f'the last {n} attention layers'}"
     return f"{entry.title}, the last {BLOCKS_BY_DEFAULT if n is None else n} blocks"
-
-
-@command("compare cheetah.jpg lion.jpg --score dot --method gam -n 2")
-def compare(
-    a: Annotated[str, Argument(help="The first image file.", show_default=False)],
-    b: Annotated[
-        str | None, Argument(help="The second image file; leave it out with --text.", show_default=False)
-    ] = None,
-    text: Annotated[
-        list[str] | None,
-        Option(
-            help="A caption to compare the image with; repeat the option for several. Needs a model with a text "
-            "encoder, such as CLIP."
-        ),
-    ] = None,
-    model: options.ModelName = options.DEFAULT_MODEL,
-    weights: options.WeightsFile = None,
-    blocks: options.BlockNames = None,
-    embedding: options.EmbeddingLayer = None,
-    method: options.MethodName = BY_NETWORK,
-    n: options.BlocksOrLayers = None,
-    score: options.PairScoreName = "cosine",
-    fuse: options.FusionName = "mean",
-    lattice: options.LatticeReading = "read",
-    refine: options.RefineBlocks = 0,
-    keep: options.RefineKeep = None,
-    sharp: options.SharpFlag = False,
-    views: options.ViewNames = "",
-    out: options.MapsFolder = Path("gamlens-out"),
-    json_: options.JsonOutput = False,
-    device: options.DeviceName = AUTO,
-) -> None:
-    """Show on two images why a model finds them similar; or, with --text, which pixels of an image match captions."""
-    if (b is None) == (not text):
-        raise GamlensError(
-            "Give two images (gamlens compare A B), or one image and a caption (gamlens compare A --text T)."
-        )
-    refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])
-    further = parse_views(views)
-    lens = make_lens(model, weights, blocks, device, embedding=embedding)
-    depth = BY_NETWORK if n is None else n
-    result: Explanation | PairExplanation
-    place = out / "-".join(file_stem(Path(file).stem) for file in (a, b) if file is not None)
-    with claimed(place):
-        if b is None:
-            result = lens.compare_text(
-                a, text or [], method=method, n=depth, fuse=fuse, views=further, lattice=lattice, refine=refined
-            )
-            score = result.about["score"]
-            rows = list(zip(result.names, result.scores.tolist(), result.boxes().tolist(), strict=True))
-            captions = [{"text": name, "score": value, "box": box} for name, value, box in rows]
-            found: dict[str, Any] = {"captions": captions}
-        else:
-            result = lens.compare(
-                a, b, score=score, method=method, n=depth, fuse=fuse, views=further, lattice=lattice, refine=refined
-            )
-            boxes = {side: getattr(result, side).boxes().tolist()[0] for side in "xy"}
-            rows = [(Path(b).name, float(result.scores[0]), boxes)]
-            found = {"y": b, "score": rows[0][1], "boxes": boxes}
-        written = result.save(str(place))
-    if json_:
-        say_json({"x": a, **found, "folder": str(place), "about": dict(result.about)})
-        return
-    about = result.about if isinstance(result, Explanation) else result.x.about
-    say(f"{METHODS[about['method']].title}, n = {about['n']}, {lens.name}")
-    for other, value, _ in rows:
-        say(Text.assemble((f"{score} {value:.4f}", "bold"), f"  {Path(a).name}  ~  {other}"))
-    say(f"The maps, one per caption, are in {place}" if b is None else f"Both maps are in {written[-1]}")
 
 
 @command("blocks resnet50 --blocks layer3,layer4 --embedding avgpool")

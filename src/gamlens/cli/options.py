@@ -11,7 +11,7 @@ from gamlens.capture.forward import BY_NETWORK
 from gamlens.data import DATASETS
 from gamlens.engine import ENGINES
 from gamlens.evaluation.protocol import CHOICES
-from gamlens.fuse import FUSIONS
+from gamlens.fuse import FUSIONS, MAP_SIGNS
 from gamlens.lattice import READINGS
 from gamlens.methods import ATTENTION_DEFAULT, BLOCK_DEFAULT, Kind, names
 from gamlens.models import DEFAULT_MODEL as DEFAULT_MODEL
@@ -145,6 +145,16 @@ LatticeReading = Annotated[
     ),
 ]
 PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
+MapSign = Annotated[
+    str | None,
+    Option(
+        "--sign",
+        help="Maps with a sign, and a colour bar that has raw values: what raises the score (positive), what lowers it "
+        f"(negative), or the first minus the second in two colours (both): {', '.join(MAP_SIGNS)}. By default maps as "
+        "the method makes them.",
+        show_default=False,
+    ),
+]
 ViewNames = Annotated[
     str,
     Option(
@@ -277,3 +287,24 @@ def chosen_refinement(
             f"{', '.join(names('block', 'attention'))}."
         )
     return found
+
+
+def chosen_sign(sign: str | None, *, against: str | None = None, methods: Sequence[str] = ()) -> str | None:
+    """What --sign asks for; maps of a contrast (--against) have both signs by default. No model is needed to tell.
+
+    Args:
+        sign: The value of --sign, None if it was not given.
+        against: The value of --against, None if it was not given.
+        methods: The methods of the command. It is an error if one of them has no maps with a sign.
+    """
+    option = f"--sign {sign}" if sign is not None else "--against"
+    if sign is not None and sign not in MAP_SIGNS:
+        raise GamlensError(f"{option}: give one of {', '.join(MAP_SIGNS)}.")
+    sign = MAP_SIGNS[-1] if sign is None and against is not None else sign
+    if sign is not None and (bad := [name for name in methods if name != BY_NETWORK and not METHODS[name].has_sign]):
+        able = ", ".join(name for name, entry in METHODS.items() if entry.has_sign)
+        raise GamlensError(
+            f"{option}: {METHODS[bad[0]].title} does not tell what raises the score from what lowers it: choose "
+            f"another --method: {able}."
+        )
+    return sign

@@ -29,7 +29,14 @@ from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.refine import Refinement
 from gamlens.render import Bars, Grid, Page, Panel, Section, Text, thumbnail
-from gamlens.report.image_files import PAGE_FILE, guess_bars, limited_page, result_folders
+from gamlens.report.image_files import (
+    PAGE_FILE,
+    guess_bars,
+    limited_page,
+    record_of_maps,
+    result_folders,
+    small_overlay,
+)
 from gamlens.streaming.failures import Witness
 from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
@@ -38,7 +45,7 @@ FILES_SHOWN, FILE_SIDE = 200, 480
 CLASSES_TITLE = "Why this class?"
 NOTES = ".runs"  # the folder in the folder of results that says what is done
 # What notes mean that do not have these entries, because they were written before there were such options.
-NOT_NOTED: dict[str, Any] = {"refine": None, "views": []}
+NOT_NOTED: dict[str, Any] = {"refine": None, "views": [], "sign": None, "against": None}
 
 FileToExplain: TypeAlias = tuple[str, str]  # an image file, and the folder that its explanation goes to
 
@@ -56,6 +63,8 @@ class ClassifyOptions:
     lattice: str = "read"
     refine: Refinement | None = None
     views: tuple[str | float, ...] = ()
+    sign: str | None = None
+    against: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,9 +118,12 @@ class FileExplainer:
         target = [options.target] * len(ready.pictures) if options.target else None
         trace = self.lens.trace(
             ready, target, n=options.n, method=options.method, score=options.score, temperature=options.temperature,
-            refine=options.refine, keep_graph=False,
+            refine=options.refine, keep_graph=options.against is not None,
         )  # fmt: skip
-        maps = trace.explain(options.method, options.n, options.fuse, lattice=options.lattice, refine=options.refine)
+        shown = trace if options.against is None else trace.contrast(target, options.against)
+        maps = shown.explain(
+            options.method, options.n, options.fuse, lattice=options.lattice, refine=options.refine, sign=options.sign
+        )
         return trace, maps
 
 
@@ -210,7 +222,7 @@ def _shown(result: FileResult) -> tuple[Grid | Bars | Text, ...]:
     saved = Explanation.load(result.folder)
     panels = [Panel(thumbnail(saved.image(), FILE_SIDE), "Photo")]
     for row, name in enumerate(saved.names):
-        overlay = thumbnail(saved.overlay(row), FILE_SIDE)
+        overlay = small_overlay(saved, row, side=FILE_SIDE)
         panels.append(Panel(overlay, name, f"score {saved.scores[row]:.3g}", f"{name}: saliency"))
     return Grid((tuple(panels),)), guess_bars(result.top)
 
@@ -260,7 +272,7 @@ def _saved_row(result: StreamResult) -> dict[str, Any]:
         "folder": folder,
         "top": [vars(guess) for guess in result.top],
         "explained": [{"target": target, "name": name, "score": score} for target, name, score in found],
-        "boxes": explanation.boxes().tolist(),
+        **record_of_maps(explanation),
         "about": dict(explanation.about),
         "error": "",
     }

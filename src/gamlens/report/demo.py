@@ -17,16 +17,21 @@ from gamlens import render
 from gamlens._version import __version__
 from gamlens.data.photos import photo, scene
 from gamlens.errors import GamlensWarning
+from gamlens.explanation import Explanation
+from gamlens.explanation.map_bar import EndWords
 from gamlens.figures import draw_evidence
 from gamlens.files import StagedFiles, claimed
+from gamlens.fuse import MAP_SIGNS
 from gamlens.lens import Lens
 from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Block, Grid, Page, Panel, Section, Table, Text
 from gamlens.render.inline import slug, unique_names
-from gamlens.report.image_files import PAGE_FILE, guess_bars
+from gamlens.report.image_files import PAGE_FILE, guess_bars, small_overlay
 from gamlens.trace import Trace
 
+BARRED_SIDE = 320  # pixels of a photo that has a colour bar below it
+DEMO_LINKS = 6
 METHOD_TITLES = tuple(METHODS[name].title for name in FIGURE_METHODS)
 
 
@@ -35,6 +40,11 @@ def words() -> dict[str, Any]:
     """The texts of the page, from demo.toml."""
     found: dict[str, Any] = tomllib.loads(resources.files(__package__).joinpath("demo.toml").read_text("utf-8"))
     return found
+
+
+def words_of(section: str, key: str) -> Any:
+    """One entry of a section of demo.toml."""
+    return words()["sections"][section][key]
 
 
 def one_class(lens: Lens) -> Section:
@@ -127,7 +137,56 @@ def sharper_maps(lens: Lens) -> Section:
     return _section("sharper_maps", classes, alike)
 
 
-SECTIONS = (one_class, two_things, two_cheetahs, no_match, hidden_evidence, block_by_block, sharper_maps)
+def what_differs(lens: Lens) -> Section:
+    """A pair with signed maps: what raises the similarity, what lowers it, and the first minus the second."""
+    pair = lens.trace_pair(photo("cheetah"), photo("lion"), n=1)
+    found = [pair.explain("gam", 1, sign=sign) for sign in MAP_SIGNS]
+    rows = [tuple(_with_bar(result.x) for result in found), tuple(_with_bar(result.y) for result in found)]
+    heads = ("What raises it", "What lowers it", "The first minus the second")
+    grid = Grid(tuple(rows), heads, ("Cheetah", "Lion"))
+    return _section("what_differs", grid, score=f"{float(found[0].scores[0]):.2f}")
+
+
+def rather_than(lens: Lens) -> Section:
+    """Why a cheetah is more like another cheetah than like a lion, on all three photos; and one class and another."""
+    found = lens.contrast(photo("cheetah"), photo("cheetah_face"), photo("lion"), method="gam", n=1)
+    words = EndWords("for the lion", "for the cheetah")
+    panels = tuple(_with_bar(side, words) for side in (found.x, found.a, found.b))
+    classes = lens.classify(photo("lion"), "lion", against="cheetah", sign="both", method="gam", n=1)
+    said = words_of("rather_than", "scores").format(
+        *(float(own[0]) for own in (found.scores, found.score_a, found.score_b))
+    )
+    heads = ("The photo", "Another cheetah", "A lion", f"**{classes.names[0].capitalize()}**")
+    return _section("rather_than", Text(said), Grid(((*panels, _with_bar(classes)),), heads))
+
+
+def place_to_place(lens: Lens) -> Section:
+    """The strongest links between two photos, and the score split between a region of the one and of the other."""
+    found = lens.trace_pair(photo("cheetah"), photo("lion"), n=1).interactions()
+    parts = found.between(*(words_of("place_to_place", key) for key in ("x_regions", "y_regions")))
+    rows = tuple(
+        (name, *(f"{100 * float(share):.0f} %" for share in row))
+        for name, row in zip(parts.x_names, parts.shares, strict=True)
+    )
+    table = Table(("share of the score", *parts.y_names), rows)
+    picture = Panel(found.overlay(DEMO_LINKS), alt="lines between places of a cheetah and places of a lion")
+    kind = "exactly" if found.exact else "nearly"
+    values = {"score": f"{found.score:.2f}", "kind": kind, "count": str(DEMO_LINKS)}
+    return _section("place_to_place", picture, Text(words_of("place_to_place", "regions")), table, **values)
+
+
+SECTIONS = (
+    one_class,
+    two_things,
+    two_cheetahs,
+    no_match,
+    hidden_evidence,
+    block_by_block,
+    sharper_maps,
+    what_differs,
+    rather_than,
+    place_to_place,
+)
 STEPS = len(SECTIONS) + 2
 
 
@@ -159,15 +218,22 @@ def _class_panels(trace: Trace, row: int) -> tuple[Panel, ...]:
     return tuple(Panel(trace.explain(name).overlay(row), alt=alt) for name, alt in alts.items())
 
 
+def _with_bar(result: Explanation, words: EndWords | None = None) -> Panel:
+    """The first map over its photo, with its colour bar."""
+    picture = small_overlay(result, side=BARRED_SIDE, words=words)
+    return Panel(picture, alt=f"{result.names[0]}: what raises and what lowers it, over the photo")
+
+
 def _save_pictures(sections: Sequence[Section], out: Path) -> None:
-    """Save every grid of the page as a PNG file, too. The second one of a section has "-2" at the end of its name."""
-    grids = [
-        (f"{number}-{slug(section.title)}", block)
+    """Save every picture and grid of the page as a PNG file, too. The second one of a section has "-2" in its name."""
+    shown = [
+        (f"{number:0{len(str(len(sections)))}d}-{slug(section.title)}", block)
         for number, section in enumerate(sections, 1)
         for block in section.blocks
-        if isinstance(block, Grid)
+        if isinstance(block, Grid | Panel)
     ]
-    names = unique_names(name for name, _ in grids)
+    names = unique_names(name for name, _ in shown)
     with StagedFiles() as staged:
-        for name, (_, grid) in zip(names, grids, strict=True):
-            staged.write(out / f"{name}.png", partial(render.write_png, render.draw(grid, cell=260)))
+        for name, (_, block) in zip(names, shown, strict=True):
+            picture = render.draw(block, cell=260) if isinstance(block, Grid) else block.image
+            staged.write(out / f"{name}.png", partial(render.write_png, picture))

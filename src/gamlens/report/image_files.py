@@ -1,20 +1,26 @@
 """What classifying and searching files share: finding image files, folders of results, and pages."""
 
 import glob
+import math
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+from PIL import Image
 
 from gamlens.errors import GamlensError
-from gamlens.explanation import file_stem
+from gamlens.explanation import Explanation, file_stem
+from gamlens.explanation.map_bar import EndWords
 from gamlens.explanation.storage import is_saved
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 from gamlens.refine import Refinement
-from gamlens.render import Bars, Page, Section, is_marked_png
+from gamlens.render import Bars, Page, Section, is_marked_png, thumbnail
 from gamlens.render.inline import unique_names
 from gamlens.trace import Guess
 
+BOXED_FROM = 0.25  # the share of a signed map's strongest value from which pixels are boxed
 PAGE_FILE = "index.html"  # the page about all results in a folder
 
 
@@ -90,6 +96,43 @@ def about_sharpness(refine: Refinement | None, views: Sequence[str | float] = ()
     if views:
         said += f" Each map is the mean over the photo itself and further views of it: {', '.join(map(str, views))}."
     return said
+
+
+def about_sign(sign: str | None) -> str:
+    """A sentence for the lead of a page, with a space before it: what the maps show, if they have a sign."""
+    shown = {
+        "positive": "what raises the score",
+        "negative": "what lowers the score",
+        "both": "in two colours what raises the score and what lowers it",
+    }
+    return "" if sign is None else f" The maps show {shown[sign]}; the bar below each has raw values."
+
+
+def record_of_maps(result: Explanation) -> dict[str, Any]:
+    """What JSON says about maps: "boxes", one per row, and for maps with a sign "scales", {block: one value per row}.
+
+    The box of a signed map encloses what raises the score by at least a quarter of the strongest value. The scale of a
+    block is the raw value that 1 of its map stands for, null for a map of zeros.
+    """
+    if not result.scales:
+        return {"boxes": result.boxes().tolist()}
+    scales = {
+        name: [value if math.isfinite(value) else None for value in own.tolist()] for name, own in result.scales.items()
+    }
+    if not result.signed:
+        return {"boxes": result.boxes().tolist(), "scales": scales}
+    peaks = (result.maps.flatten(1).abs().amax(dim=1)).tolist()
+    boxes = [result[row].boxes(BOXED_FROM * (peak or 1)).tolist()[0] for row, peak in enumerate(peaks)]
+    return {"boxes": boxes, "scales": scales}
+
+
+def small_overlay(result: Explanation, row: int = 0, *, side: int, words: EndWords | None = None) -> Image.Image:
+    """A map over its photo for a page, at most `side` pixels wide and high; maps with a sign have a colour bar below.
+
+    The bar is drawn after the photo was made smaller, so that its letters stay large. `Explanation.bar` takes `words`.
+    """
+    picture = thumbnail(result.overlay(row), side)
+    return result.bar(row, words=words).below(picture) if result.scales else picture
 
 
 def guess_bars(guesses: Iterable[Guess]) -> Bars:
