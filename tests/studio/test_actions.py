@@ -139,12 +139,12 @@ def test_point_to_point(actions: Actions, photos: list[Path]) -> None:
     assert actions.set_point("me", None, USUAL).stage == maps
 
 
-def test_matches_that_are_none_say_so(photos: list[Path]) -> None:
-    lens = Lens(small_lens().model, embedding="output", transform=small_lens().transform)
-    actions = Actions(ModelCache({"small": lens}, any_name=False))
-    actions.set_photos("me", {"x": photos[1]}, USUAL)
-    maps = actions.set_photos("me", {"y": photos[2]}, USUAL).stage
-    asked = actions.set_point("me", ClickedPoint("x", 0.1, 0.9), USUAL).stage
+def test_a_similarity_without_matches_says_so(actions: Actions, photos: list[Path]) -> None:
+    other = replace(USUAL, score="euclidean")
+    actions.set_photos("me", {"x": photos[1]}, other)
+    maps = actions.set_photos("me", {"y": photos[2]}, other).stage
+    assert "data-side" not in maps
+    asked = actions.set_point("me", ClickedPoint("x", 0.1, 0.9), other).stage
     assert "no sum over pairs of positions" in asked
     assert sources(asked) == sources(maps)
 

@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from studio_kit import noise, small_lens
 from visitor import Visitor, values
 
 from gamlens import GamlensError, GamlensWarning
-from gamlens.studio import Studio, downloads, launch, request_body, result_images, security, server, uploads
+from gamlens.studio import Studio, downloads, launch, request_body, security, server, signed_drawing, uploads
 from gamlens.studio.access_rules import AccessRules, network_of
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import Controls
@@ -400,10 +401,10 @@ def test_a_large_photo_is_made_smaller_before_it_is_drawn(
 
     def draw(result: Any, controls: Controls) -> Any:
         sizes.append(result.full(0).shape)
-        return result_images.draw(result, controls)
+        return signed_drawing.draw_map(result, controls)
 
     monkeypatch.setattr(downloads, "LONGEST_DOWNLOAD", 64)
-    monkeypatch.setattr(downloads, "draw", draw)
+    monkeypatch.setattr(downloads, "draw_map", draw)
     actions.set_photos("one", {"photo": noise(tmp_path / "large.png", seed=1, size=(640, 320))}, Controls())
     made = Image.open(io.BytesIO(actions.download("one", "class", "picture", Controls()).data))
     assert made.size == (64, 32)
@@ -424,5 +425,6 @@ def test_no_websocket_is_accepted(tmp_path: Path) -> None:
 
     guard = security.SecurityMiddleware(app, AccessRules("127.0.0.1"), uploads.UploadedFiles(tmp_path))
     scope = {"type": "websocket", "path": "/ws", "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}
-    asyncio.run(guard(scope, receive, send))
+    with ThreadPoolExecutor(1) as pool:  # this thread has an event loop already if a browser was driven in it
+        pool.submit(asyncio.run, guard(scope, receive, send)).result()
     assert sent == [{"type": "websocket.close", "code": 1008}]

@@ -50,7 +50,9 @@ def test_from_python(tiny: Studio, tmp_path: Path) -> None:
     """A lens of the user's own opens without examples of another world; its classes are offered."""
     assert tiny.url.startswith("http://127.0.0.1:")
     visitor = Visitor(tiny, "python")
-    stage, _, block, _, bars, *_ = visitor.call("photo", [visitor.upload(noise(tmp_path / "a.png", seed=1)), *VALUES])
+    stage, _, block, _, _, bars, *_ = visitor.call(
+        "photo", [visitor.upload(noise(tmp_path / "a.png", seed=1)), *VALUES]
+    )
     assert "Why thing" in stage
     assert [name for name, _ in block["choices"]] == ["mean of n", "layer3", "layer2", "layer1"]
     assert bars.count("<li>") == 5

@@ -21,7 +21,7 @@ def tab(request: pytest.FixtureRequest) -> Iterator[Tab]:
     name: TabName = request.param
     with gr.Blocks(analytics_enabled=False):
         place = gr.HTML()
-        yield Tab(name, (), place, place, widgets.control_widgets(name), (place, place) if name == "class" else ())
+        yield Tab(name, (), place, place, widgets.control_widgets(name), (place,) * 3 if name == "class" else ())
 
 
 def test_sharp_is_off_at_first_and_beside_the_method(tab: Tab) -> None:

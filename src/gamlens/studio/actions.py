@@ -4,22 +4,46 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec
 
 from gamlens.errors import GamlensError
+from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.models.remote_weights import DownloadNeededError
+from gamlens.pairs.pair_trace import PairTrace
+from gamlens.pairs.set_trace import SetTrace
 from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments as html
-from gamlens.studio.controls import Controls
+from gamlens.studio.controls import LINKS, Controls
 from gamlens.studio.downloads import Download, download
 from gamlens.studio.freed_memory import return_freed_memory
 from gamlens.studio.model_cache import ModelCache
-from gamlens.studio.result_images import Shown, guesses, notes, stage_images
-from gamlens.studio.session import SLOTS, ClickedPoint, ModelChoice, Session, Sessions, Slot, TabName
+from gamlens.studio.result_images import (
+    Shown,
+    StageImage,
+    blocks_of,
+    first_pair,
+    guesses,
+    notes,
+    shows_third,
+    stage_images,
+)
+from gamlens.studio.score_split import ScoreSplit, splits_at_once
+from gamlens.studio.session import (
+    OPTIONAL_SLOTS,
+    SLOTS,
+    ClickedPoint,
+    ModelChoice,
+    Session,
+    Sessions,
+    Slot,
+    TabName,
+    TraceName,
+)
+from gamlens.studio.uploads import Photo
 from gamlens.trace import Trace
 
 log = logging.getLogger("gamlens.studio")
@@ -29,8 +53,19 @@ HINTS: dict[TabName, str] = {
     "pair": "Give two photos, or click an example: how similar the model finds them, and why, appears here.",
 }
 HOW_TO_READ = "A map shows which pixels the score comes from, not how high the score is."
-# Continues the headline, such as "Cosine similarity 0.83".
+HOW_TO_READ_SIGNS = "Red pixels raise the score, blue ones lower it; the bar below a photo says by how much."
+# These continue the headline, such as "Cosine similarity 0.83".
 ABOUT_POINTS = "is a sum over pairs of positions, one in each photo. Shown are the terms of the position you clicked."
+ABOUT_SPLIT_POINTS = (
+    "is a sum over pairs of positions, one in each photo, and a remainder: the view of links says how large that is. "
+    "Shown are the terms of the position you clicked."
+)
+ABOUT_LINKS = "is split over pairs of places, one in each photo. A line joins two places; dashed ones lower the score."
+SPLIT_TAKES_LONG = (
+    "The embedding of {model} is no average over positions, so which place matches which has to be computed: its last "
+    "layers run on a few thousand variants of both photos. This takes seconds on a GPU, and up to some minutes on a "
+    "CPU. It is done once for these two photos, and you can go on with everything else meanwhile."
+)
 Given = ParamSpec("Given")
 
 
@@ -100,7 +135,14 @@ class Actions:
     def set_photos(self, session: Session, photos: Mapping[Slot, str | Path | None], controls: Controls) -> TabUpdate:
         """Set or remove (None) photos of one tab. When the tab has all its photos, the model runs one forward."""
         for slot, path in photos.items():
-            session.set_photo(slot, path)
+            if slot == "rather":
+                _keep_pair(session)
+            try:
+                session.set_photo(slot, path)
+            except GamlensError as error:
+                if slot not in OPTIONAL_SLOTS["pair"]:
+                    raise
+                return self._show(session, "pair", controls).with_error(error)
         return self._show(session, "class" if "photo" in photos else "pair", controls)
 
     @_with_session
@@ -122,6 +164,18 @@ class Actions:
         try:
             if isinstance(trace := session.traces.get("class"), Trace):
                 session.traces["class"] = trace.retarget(target.strip() if isinstance(target, str) else target)
+                session.traces.pop("against", None)
+        except GamlensError as error:
+            return self._show(session, "class", controls).with_error(error)
+        return self._show(session, "class", controls)
+
+    @_with_session
+    def set_against(self, session: Session, against: str, controls: Controls) -> TabUpdate:
+        """Explain the class rather than another one, by number or name, or by itself (""). It needs no forward."""
+        session.set_against(None)
+        try:
+            if against.strip() and isinstance(trace := session.traces.get("class"), Trace):
+                session.set_against(int(trace.retarget(against.strip()).targets[0]))
         except GamlensError as error:
             return self._show(session, "class", controls).with_error(error)
         return self._show(session, "class", controls)
@@ -130,11 +184,33 @@ class Actions:
     def set_point(self, session: Session, point: ClickedPoint | None, controls: Controls) -> TabUpdate:
         """Show what matches a point of one photo in the other photo, or the maps again (None). It needs no forward."""
         session.point = None if point is None else point._replace(map_settings=controls.map_settings)
-        try:
-            return self._show(session, "pair", controls)
-        except GamlensError as error:
-            session.point = None
-            return self._show(session, "pair", controls).with_error(error)
+        return self._show(session, "pair", controls)
+
+    @_with_session
+    def start_split(self, session: Session, controls: Controls) -> TabUpdate:
+        """Begin to split the score of the pair over positions, for a model where this takes long; return at once."""
+        if session.split is None and len(self._pictures(session, "pair")) == len(SLOTS["pair"]):
+            session.split = ScoreSplit(self._lens(session), self._pictures(session, "pair"), controls.score)
+        return self._show(session, "pair", controls)
+
+    @_with_session
+    def stop_split(self, session: Session, controls: Controls) -> TabUpdate:
+        """Give up splitting the score of the pair."""
+        session.stop_split()
+        return self._show(session, "pair", controls)
+
+    def split_news(self, session_id: str) -> tuple[bool, TabUpdate | None]:
+        """Whether a visitor's pair is still being split, and what the pair tab now shows if it waits for that."""
+        session = self.sessions.find(session_id)
+        if session is None:
+            return False, None
+        with session.lock:
+            split, controls = session.split, session.pair_controls
+            running = split is not None and not split.done
+            waits = controls is not None and (session.point is not None or controls.view == LINKS)
+            if split is None or controls is None or not waits:
+                return running, None
+        return running, self.redraw(session_id, "pair", controls)
 
     def choose_model(self, session_id: str, name: str, *, download: bool = False) -> ModelChoice:
         """Begin to load another model, and return at once. `use_model` changes to it when it is loaded.
@@ -186,47 +262,181 @@ class Actions:
         """Make a file of what a tab shows; for `what` see `downloads`. Raises GamlensError if it shows nothing."""
         session = self.sessions.get(session_id)
         with session.lock:
-            if tab not in session.traces:
+            if len(self._pictures(session, tab)) < len(SLOTS[tab]):
                 raise GamlensError("There is nothing to save yet: give a photo first.")
-            return download(what, _shown(session, tab, controls))
+            shown = self._shown(session, tab, controls)
+            if shown.split is None and (shown.shows_links or shown.point is not None):
+                raise GamlensError("There is nothing to save yet: what matches what was not computed.")
+            return download(what, shown)
+
+    @staticmethod
+    def _pictures(session: Session, tab: TabName) -> list[Picture]:
+        return [session.photos[slot].picture for slot in SLOTS[tab] if slot in session.photos]
 
     def _show(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
+        """The current contents of a tab. If a clicked point has no match, the maps come back with the reason."""
+        if tab == "pair":
+            session.pair_controls = controls
+        try:
+            return self._contents(session, tab, controls)
+        except GamlensError as error:
+            if tab != "pair" or session.point is None:
+                raise
+            session.point = None
+            return self._contents(session, tab, controls).with_error(error)
+
+    def _contents(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
         """The current contents of a tab. Photos that were not traced yet are traced first."""
-        pictures = [session.photos[slot].picture for slot in SLOTS[tab] if slot in session.photos]
+        pictures = self._pictures(session, tab)
         if len(pictures) < len(SLOTS[tab]):
             return TabUpdate(
                 html.message("One more photo is needed: a pair has two." if pictures else HINTS[tab], kind="hint")
             )
-        if tab not in session.traces:
-            lens = self._lens(session)
+        shown = self._shown(session, tab, controls)
+        if shown.split is None and (shown.shows_links or shown.point is not None):
+            return TabUpdate(self._split_state(session, shown), "", shown.blocks)
+        update = _update(shown)
+        if tab == "class" and session.against is not None and "against" not in session.traces:
+            error = GamlensError("A class is compared with another one: choose two different classes.")
+            return update.with_error(error)
+        return update
+
+    def _shown(self, session: Session, tab: TabName, controls: Controls) -> Shown:
+        """What a tab shows. Raises GamlensError if the chosen similarity has no links."""
+        third = tab == "pair" and "rather" in session.photos
+        point, split = session.point if tab == "pair" else None, None
+        slots = [*SLOTS[tab]]
+        source: Trace | PairTrace | SetTrace
+        if third and point is None and shows_third(controls):
+            slots += OPTIONAL_SLOTS[tab]
+            source = self._traced(session, "set", slots)
+        else:
+            source = self._traced(session, tab, slots)
+        if isinstance(source, Trace):
+            source = self._against(session, source)
+        lens = self._lens(session)
+        default = lens.default_method if isinstance(source, SetTrace) else source.default_method
+        fitting = controls.for_trace(blocks_of(source), default)
+        if isinstance(source, PairTrace) and (point is not None or controls.view == LINKS):
+            split = _split_trace(session, source, fitting)
+        photos: list[Photo] = [session.photos[slot] for slot in slots]
+        return Shown(source, photos, fitting, point, split, has_third=third)
+
+    def _traced(self, session: Session, name: TraceName, slots: Sequence[Slot]) -> Trace | PairTrace | SetTrace:
+        """A trace of the photos in `slots`, which is made if there is none yet."""
+        if name == "pair":
+            _keep_pair(session)
+        if name not in session.traces:
+            lens, pictures = self._lens(session), [session.photos[slot].picture for slot in slots]
             # All blocks are captured, so every control, `sharp` among them, finds what it needs without a forward.
-            trace = lens.trace(*pictures, n=None) if tab == "class" else lens.trace_pair(*pictures, n=None)
-            session.traces[tab] = trace
+            if name == "set":
+                session.traces[name] = lens.trace_set(pictures, n=None)
+            else:
+                trace = lens.trace_pair if len(slots) > 1 else lens.trace
+                session.traces[name] = trace(*pictures, n=None)
             return_freed_memory()
-        return _update(_shown(session, tab, controls))
+        return session.traces[name]
+
+    @staticmethod
+    def _against(session: Session, trace: Trace) -> Trace:
+        """The trace of the class rather than the one that it is compared with, if that is another class."""
+        if session.against is None or session.against == int(trace.targets[0]):
+            return trace
+        if "against" not in session.traces:
+            session.traces["against"] = trace.contrast(int(trace.targets[0]), session.against)
+        found = session.traces["against"]
+        assert isinstance(found, Trace)
+        return found
+
+    def _split_state(self, session: Session, shown: Shown) -> str:
+        """The stage of a pair whose score has to be split first: a question, or how far this is."""
+        point = shown.point is not None
+        if session.split is None:
+            name = session.model or self.models.first
+            return html.split_question(SPLIT_TAKES_LONG.format(model=name), point=point)
+        if session.split.begun is None:
+            text = "This waits until the pair of another visitor is done."
+        else:
+            runs, seconds = session.split.runs, session.split.seconds
+            text = (
+                f"Which place matches which is being computed: {seconds:.0f} s so far, the model has run {runs} times."
+            )
+        return html.split_progress(text, point=point)
 
 
-def _shown(session: Session, tab: TabName, controls: Controls) -> Shown:
-    photos, trace = [session.photos[slot] for slot in SLOTS[tab]], session.traces[tab]
-    fitting = controls.for_trace(trace.blocks, trace.default_method)
-    return Shown(trace, photos, fitting, session.point if tab == "pair" else None)
+def _keep_pair(session: Session) -> None:
+    """Make the trace of the pair from that of three photos, if there is one: the model has run on these two."""
+    several = session.traces.get("set")
+    if "pair" not in session.traces and isinstance(several, SetTrace):
+        session.traces["pair"] = first_pair(several)
+
+
+def _split_trace(session: Session, pair: PairTrace, controls: Controls) -> PairTrace | None:
+    """The trace of which the score can be split at once; None if it has to be computed first."""
+    if not PAIR_SCORES[controls.score].sums_over_positions:
+        names = " or ".join(score.title for score in PAIR_SCORES.values() if score.sums_over_positions)
+        raise GamlensError(
+            f"The similarity {PAIR_SCORES[controls.score].title} is no sum over pairs of positions, so it has no links "
+            f"between places: choose {names}."
+        )
+    if splits_at_once(pair, controls.score):
+        return pair
+    if session.split is None or not session.split.done:
+        return None
+    try:
+        return session.split.pair()
+    except GamlensError:
+        session.split = None
+        raise
 
 
 def _update(shown: Shown) -> TabUpdate:
     source, controls, images = shown.source, shown.controls, stage_images(shown)
-    model = shown.results[0].about["model"]
     if isinstance(source, Trace):
-        found, target = guesses(source), int(source.targets[0])
-        chosen = next(guess for guess in found if guess.index == target)
-        lead = f"{100 * chosen.probability:.1f} % likely, says {model}. {HOW_TO_READ}"
-        stage = html.stage(f"Why {chosen.name}?", lead, images, notes(shown), columns=len(images))
-        return TabUpdate(stage, html.bars(found, target), source.blocks)
+        return _class_update(source, shown, images)
+    if isinstance(source, SetTrace):
+        return _contrast_update(shown, images)
     score = PAIR_SCORES[controls.score]
     title = f"{score.title} similarity {float(shown.traces[0].scores[0]):.3g}"
     if shown.point is not None:
-        return TabUpdate(html.stage(title, ABOUT_POINTS, images, columns=2, points="shown"), "", source.blocks)
-    columns, lead = 3 if controls.view == "evidence" else 2, f"for {model}. {HOW_TO_READ}"
-    stage = html.stage(
-        title, lead, images, notes(shown), columns=columns, points="ask" if score.sums_over_positions else ""
-    )
+        about = ABOUT_POINTS if shown.split is source else ABOUT_SPLIT_POINTS
+        return TabUpdate(html.stage(title, about, images, columns=2, points="shown"), "", source.blocks)
+    if shown.shows_links:
+        stage = html.stage(title, ABOUT_LINKS, images, notes(shown), columns=1, links=shown.links.rows)
+        return TabUpdate(stage, "", source.blocks)
+    columns, lead = 3 if controls.view == "evidence" else 2, f"for {_model(shown)}. {_how_to_read(shown)}"
+    asks = score.sums_over_positions and not shown.has_third
+    stage = html.stage(title, lead, images, notes(shown), columns=columns, points="ask" if asks else "")
     return TabUpdate(stage, "", source.blocks)
+
+
+def _class_update(trace: Trace, shown: Shown, images: Sequence[StageImage]) -> TabUpdate:
+    found, target = guesses(trace), int(trace.targets[0])
+    chosen = next(guess for guess in found if guess.index == target)
+    name, about = chosen.name, f"{100 * chosen.probability:.1f} % likely, says {_model(shown)}."
+    if other := shown.results[0].about.get("against"):
+        name, difference = f"{name} rather than {other}", float(trace.scores[0])
+        about = f"Its score is {abs(difference):.3g} {'above' if difference >= 0 else 'below'} that of {other}."
+    stage = html.stage(f"Why {name}?", f"{about} {_how_to_read(shown)}", images, notes(shown), columns=len(images))
+    return TabUpdate(stage, html.bars(found, target), trace.blocks)
+
+
+def _contrast_update(shown: Shown, images: Sequence[StageImage]) -> TabUpdate:
+    """Which of two photos the first one is more like, and why."""
+    x, a, b = (photo.name for photo in shown.photos)
+    for_a, for_b = shown.scores
+    than = "more like" if for_a > for_b else "less like" if for_a < for_b else "as much like"
+    short = next((form for form in (".3g", ".5g") if f"{for_a:{form}}" != f"{for_b:{form}}"), ".3g")
+    title = f"{x} is {than} {a} ({for_a:{short}}) {'as' if for_a == for_b else 'than'} like {b} ({for_b:{short}})"
+    score = PAIR_SCORES[shown.controls.score].title.lower()
+    read = "Red pixels speak for the second photo, blue ones for the third." if shown.signed else HOW_TO_READ
+    lead = f"by the {score} similarity, for {_model(shown)}. Explained is the difference. {read}"
+    return TabUpdate(html.stage(title, lead, images, notes(shown), columns=3), "", shown.blocks)
+
+
+def _model(shown: Shown) -> str:
+    return str(shown.about["model"])
+
+
+def _how_to_read(shown: Shown) -> str:
+    return HOW_TO_READ_SIGNS if shown.signed else HOW_TO_READ

@@ -5,6 +5,7 @@ const ask = (frame, x, y) => {
 element.addEventListener('click', (event) => {
   const button = event.target.closest('[data-pick]');
   if (button) { trigger('click', {pick: button.dataset.pick}); return; }
+  if (event.target.closest('[data-ask]')) { trigger('submit', {}); return; }
   const frame = event.target.closest('[data-side]');
   if (!frame) return;
   const box = frame.getBoundingClientRect();

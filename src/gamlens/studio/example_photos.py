@@ -23,7 +23,7 @@ class ExamplePhotos:
     files: dict[str, Path]
 
     def of(self, tab: TabName) -> dict[str, tuple[str, list[Path]]]:
-        """The examples of a tab as {key: (title, files)}: one file each on the class tab, two on the pair tab."""
+        """The examples of a tab as {key: (title, files)}: one file on the class tab, two or three on the pair tab."""
         return {
             key: (title, [self.files[name] for name in names])
             for key, (title, names) in json.loads(static_file("examples.json"))[tab].items()

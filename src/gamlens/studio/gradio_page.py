@@ -4,6 +4,9 @@ import asyncio
 import base64
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import gradio as gr
@@ -14,21 +17,22 @@ from gamlens.lens import Lens
 from gamlens.studio import html_fragments, widgets
 from gamlens.studio.access_rules import network_of
 from gamlens.studio.actions import Actions
-from gamlens.studio.controls import CONTROL_NAMES, Controls
+from gamlens.studio.controls import BOTH_SIGNS, CONTROL_NAMES, Controls
 from gamlens.studio.example_photos import ExamplePhotos
-from gamlens.studio.session import SLOTS, ClickedPoint, ModelChoice, SessionId, Slot
+from gamlens.studio.session import OPTIONAL_SLOTS, SLOTS, ClickedPoint, ModelChoice, SessionId, Slot
 from gamlens.studio.widgets import Tab
 
 PAGE_TITLE = '<div class="gl-title"><h1>gamlens studio</h1><p>Why does a vision model think so?</p></div>'
 PAGE_FOOTER = (
     '<p class="gl-foot">Photos stay on the machine that runs the studio and are deleted when you leave. The model runs '
-    "once per photo; changing a control does not run it again.</p>"
+    "only when a photo is new; changing a control does not run it again.</p>"
 )
 TOGGLE_DARK = "() => { document.body.classList.toggle('dark'); }"
 NO_PROGRESS: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
 # Photos are decoded at their full size, which takes much memory: only a few at once.
-FEW_AT_ONCE: dict[str, Any] = {"concurrency_id": "photos", "concurrency_limit": 2, "api_visibility": "private"}
-WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", **FEW_AT_ONCE}
+PHOTO_EVENT: dict[str, Any] = {"concurrency_id": "photos", "concurrency_limit": 2, "api_visibility": "private"}
+WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", **PHOTO_EVENT}
+SPLIT_NEWS_SECONDS = 1.0
 # A second choice while the first one loads is sent, too.
 MODEL_EVENT: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 
@@ -57,12 +61,13 @@ def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> g
                 pair_tab = _pair_tab(actions, examples)
         gr.HTML(PAGE_FOOTER, apply_default_css=False)
         for tab in (class_tab, pair_tab):
-            for slot, place in zip(SLOTS[tab.name], tab.photos, strict=True):
+            for slot, place in zip(_slots(tab), tab.photos, strict=True):
                 _photo_events(actions, tab, slot, place)
             _example_events(page, actions, examples, tab, welcome=welcome)
             _control_events(actions, tab)
         _target_events(actions, class_tab)
         _point_events(actions, pair_tab)
+        _split_events(actions, pair_tab)
         _model_events(actions, model, notice, class_tab, pair_tab)
 
         def leave(request: gr.Request) -> None:
@@ -78,23 +83,35 @@ def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
             photo = widgets.photo_drop("Photo", "photo")
             picks = widgets.example_buttons(examples, "class")
             bars = widgets.clickable_html("", "bars")
+            classes = _class_choices(actions.models.lens(actions.models.first))
             other_class = gr.Dropdown(
-                _class_choices(actions.models.lens(actions.models.first)),
+                classes,
                 value=None,
                 label="Explain another class: type its name or number",
                 allow_custom_value=True,
                 elem_id="wanted",
             )
+            against = gr.Dropdown(
+                classes,
+                value=None,
+                label="Rather than this class (optional)",
+                allow_custom_value=True,
+                elem_id="against",
+            )
         with gr.Column(scale=7, min_width=380, elem_classes="gl-main"):
             stage = widgets.stage("class")
-            tab = Tab("class", (photo,), picks, stage, widgets.control_widgets("class"), (bars, other_class))
+            tab = Tab("class", (photo,), picks, stage, widgets.control_widgets("class"), (bars, other_class, against))
             _download_buttons(actions, tab)
     return tab
 
 
 def _pair_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
     with gr.Row():
-        photos = widgets.photo_drop("First photo", "x"), widgets.photo_drop("Second photo", "y")
+        photos = (
+            widgets.photo_drop("First photo", "x"),
+            widgets.photo_drop("Second photo", "y"),
+            widgets.photo_drop("Rather than", "rather", "Optional: drop a third photo"),
+        )
         with gr.Column(scale=2, min_width=300):
             picks = widgets.example_buttons(examples, "pair")
     with gr.Row():
@@ -112,6 +129,8 @@ def _photo_events(actions: Actions, tab: Tab, slot: Slot, place: gr.Image) -> No
 
     def photo(request: gr.Request, path: str | None, *values: Any) -> tuple[Any, ...]:
         controls = Controls.from_values(values)
+        if slot in OPTIONAL_SLOTS[tab.name] and path:
+            controls = replace(controls, sign=BOTH_SIGNS)  # a contrast speaks for one photo or for the other
         update = actions.set_photos(_session_id(request), {slot: path}, controls)
         shown = tab.values(update, controls)
         if tab.name == "pair":
@@ -131,8 +150,11 @@ def _example_events(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, 
 
     def show(request: gr.Request, key: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
         controls, (_, files) = Controls.from_values(values), offered[key]
-        update = actions.set_photos(_session_id(request), dict(zip(SLOTS[tab.name], files, strict=True)), controls)
-        return (*tab.values(update, controls), *map(str, files))
+        if len(files) > len(SLOTS[tab.name]):
+            controls = replace(controls, sign=BOTH_SIGNS)
+        photos = dict(zip_longest(_slots(tab), files))
+        update = actions.set_photos(_session_id(request), photos, controls)
+        return (*tab.values(update, controls), *(file and str(file) for file in photos.values()))
 
     def example(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         return show(request, event.pick, values)
@@ -155,8 +177,10 @@ def _control_events(actions: Actions, tab: Tab) -> None:
 
 
 def _target_events(actions: Actions, tab: Tab) -> None:
-    """Connect the two ways to choose another class: a click on its bar, or its name or number."""
-    bars, other_class = tab.class_choice
+    """Connect the two ways to choose another class, a click on its bar, or its name or number, and a class to compare
+    it with.
+    """
+    bars, other_class, against = tab.class_choice
 
     def clicked_class(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
         update = actions.set_target(_session_id(request), int(event.pick), Controls.from_values(values))
@@ -168,6 +192,10 @@ def _target_events(actions: Actions, tab: Tab) -> None:
         update = actions.set_target(_session_id(request), str(name), Controls.from_values(values))
         return update.stage, update.bars or gr.skip()
 
+    def rather_than(request: gr.Request, name: str | None, *values: Any) -> str:
+        return actions.set_against(_session_id(request), str(name or ""), Controls.from_values(values)).stage
+
+    against.input(rather_than, [against, *tab.inputs], tab.stage, **NO_PROGRESS)
     bars.click(clicked_class, tab.inputs, [tab.stage, bars, other_class], **NO_PROGRESS)
     other_class.input(named_class, [other_class, *tab.inputs], [tab.stage, bars], **NO_PROGRESS)
 
@@ -177,10 +205,30 @@ def _point_events(actions: Actions, tab: Tab) -> None:
 
     def point(request: gr.Request, event: gr.EventData, *values: Any) -> str:
         data = event._data
+        if data.get("pick") == "stop":
+            return actions.stop_split(_session_id(request), Controls.from_values(values)).stage
         clicked = None if "pick" in data else ClickedPoint(data["side"], float(data["x"]), float(data["y"]))
         return actions.set_point(_session_id(request), clicked, Controls.from_values(values)).stage
 
     tab.stage.click(point, tab.inputs, tab.stage, **NO_PROGRESS)
+
+
+def _split_events(actions: Actions, tab: Tab) -> None:
+    """Connect the button that splits the score of a pair where this takes long: the stage says how far it is.
+
+    The score is split in a thread of its own. Waiting for it takes no thread of the server and keeps nobody waiting.
+    """
+
+    async def split(request: gr.Request, *values: Any) -> AsyncIterator[Any]:
+        session_id, running = _session_id(request), True
+        update = await to_thread.run_sync(actions.start_split, session_id, Controls.from_values(values))
+        yield update.stage
+        while running:
+            await asyncio.sleep(SPLIT_NEWS_SECONDS)
+            running, news = await to_thread.run_sync(actions.split_news, session_id)
+            yield gr.skip() if news is None else news.stage
+
+    tab.stage.submit(split, tab.inputs, tab.stage, concurrency_limit=None, **NO_PROGRESS)
 
 
 def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_tab: Tab, pair_tab: Tab) -> None:
@@ -197,7 +245,7 @@ def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_t
     def answer_question(request: gr.Request, event: gr.EventData) -> tuple[Any, ...]:
         return _choose(actions, request, event.pick, download=True)
 
-    few_at_once = CapacityLimiter(FEW_AT_ONCE["concurrency_limit"])
+    few_at_once = CapacityLimiter(PHOTO_EVENT["concurrency_limit"])
 
     async def use_model(request: gr.Request, *values: Any) -> tuple[Any, ...]:
         session = actions.sessions.find(_session_id(request))
@@ -214,9 +262,9 @@ def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_t
             notice_html = gr.skip() if update.notice is None else update.notice
             return (notice_html, *(gr.skip(),) * (1 + len(tabs)))
         name, lens = actions.model(_session_id(request))
-        *class_values, _ = class_tab.values(update.class_update, controls[0])
-        other_class = gr.Dropdown(choices=_class_choices(lens), value=None)
-        return ("", name, *class_values, other_class, *pair_tab.values(update.pair_update, controls[1]))
+        *class_values, _, _ = class_tab.values(update.class_update, controls[0])
+        other_class, against = (gr.Dropdown(choices=_class_choices(lens), value=None) for _ in range(2))
+        return ("", name, *class_values, other_class, against, *pair_tab.values(update.pair_update, controls[1]))
 
     inputs, outputs = [*class_tab.inputs, *pair_tab.inputs], [notice, model, *tabs]
     for chosen in (
@@ -258,8 +306,13 @@ def _download_button(actions: Actions, tab: Tab, what: str, title: str) -> None:
 
     button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
     payload = gr.Textbox(visible=False)
-    saved = button.click(download, tab.inputs, payload, **FEW_AT_ONCE)
+    saved = button.click(download, tab.inputs, payload, **PHOTO_EVENT)
     saved.then(None, payload, js=html_fragments.static_file("save_file.js"))
+
+
+def _slots(tab: Tab) -> tuple[Slot, ...]:
+    """The slots of the photos of a tab, in the order of its places."""
+    return (*SLOTS[tab.name], *OPTIONAL_SLOTS[tab.name])
 
 
 def _session_id(request: gr.Request) -> str:

@@ -1,14 +1,16 @@
 """The pictures of the stage, drawn from a trace and the controls. Nothing here runs the model or keeps state."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
-from gamlens import render
 from gamlens.capture.forward import BY_NETWORK
+from gamlens.capture.guard import outside_inference_mode
 from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures import draw_evidence, scaled_frame
@@ -18,14 +20,26 @@ from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.pairs.correspondence import Matches
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.pairs.set_trace import SetTrace
 from gamlens.scores import PAIR_SCORES
-from gamlens.studio.controls import MEAN_OF_N, Controls
+from gamlens.studio.controls import BOTH_SIGNS, CONTRAST_VIEWS, LINKS, MEAN_OF_N, Controls
+from gamlens.studio.link_images import DrawnLinks, draw_links, where
 from gamlens.studio.session import ClickedPoint
+from gamlens.studio.signed_drawing import SignBar, SignWords, draw_map, sign_bar, strongest
 from gamlens.studio.uploads import Photo
 from gamlens.trace import HIDDEN_SHARE, Guess, Trace
 
 EVIDENCE_TITLES = ("P: adds", "N: takes away", "Hidden: |N| ≥ P")
-FLAT_MAP = "The map is flat: this method marks no pixel here."
+FLAT_MAP = "The map is flat: {} marks no pixel here."
+FIRST_TWO_ONLY = "This view is about the first two photos. The view One map compares the first one with both others."
+CLASS_SIGNS, PAIR_SIGNS = SignWords("speaks for it", "speaks against it"), SignWords("raises it", "lowers it")
+# Of the difference of two similarities, on the photo that is compared, and on each of the others.
+CONTRAST_SIGNS = (
+    SignWords("for the second", "for the third"),
+    SignWords("like the first", "unlike it"),
+    SignWords("unlike the first", "like it"),
+)
+CONTRAST_TITLES = ("First photo", "Second photo", "Rather than this one")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +54,7 @@ class StageImage:
         side: "x" or "y" for a photo of a pair, which can be clicked; otherwise "".
         dot: A mark at (x, y), as fractions of width and height.
         cell: A marked rectangle (left, top, width, height), as fractions of width and height.
+        bar: The colour bar of a signed map.
     """
 
     image: Image.Image
@@ -49,29 +64,66 @@ class StageImage:
     side: str = ""
     dot: tuple[float, float] | None = None
     cell: tuple[float, float, float, float] | None = None
+    bar: SignBar | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """Everything that determines what a tab shows: a class of one photo, or a pair and perhaps a clicked point."""
+    """Everything that determines what a tab shows.
 
-    source: Trace | PairTrace
+    Attributes:
+        source: What the model gave: for a class of one photo, for a pair, or for a pair and a third photo.
+        photos: The photos of `source`.
+        controls: The controls, as they fit to the model.
+        point: The point of a pair that was clicked; None if maps are shown.
+        split: The trace of the pair whose score can be split over positions without waiting; None if there is none.
+        has_third: Whether there is a third photo beside a pair, which this view may leave out.
+    """
+
+    source: Trace | PairTrace | SetTrace
     photos: Sequence[Photo]
     controls: Controls
     point: ClickedPoint | None = None
+    split: PairTrace | None = None
+    has_third: bool = False
+
+    @cached_property
+    def each(self) -> tuple["Shown", ...]:
+        """The same once per method that the view shows; most views show one."""
+        if self.controls.methods == (self.controls.method,):
+            return (self,)
+        return tuple(replace(self, controls=replace(self.controls, method=name)) for name in self.controls.methods)
+
+    @property
+    def signed(self) -> bool:
+        """Whether at least one of the maps that the view shows has a sign."""
+        return self.controls.view in CONTRAST_VIEWS and any(one.controls.signed for one in self.each)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What is known about the model: its name, its weights and so on."""
+        return (self.source.provenances[0] if isinstance(self.source, PairTrace) else self.source.provenance).about
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The blocks that were captured."""
+        return blocks_of(self.source)
 
     @property
     def traces(self) -> tuple[Trace, ...]:
-        """The trace of the class, or the two traces of the pair for the chosen score."""
+        """The trace of the class, or the two traces of the pair for the chosen score; none with a third photo."""
+        if isinstance(self.source, SetTrace):
+            return ()
         return (self.source,) if isinstance(self.source, Trace) else self.source.sides(self.controls.score)
 
     @cached_property
     def results(self) -> list[Explanation]:
-        """The explanation of the class, or those of x and y; maps are the mean of the last n blocks, or one block's.
+        """The explanation of the class, those of x and y, or those of all three photos.
 
-        With the control `sharp` they are refined, also the map of one block.
+        Maps are the mean of the last n blocks, or one block's. With the control `sharp` they are refined, also the map
+        of one block. With the control `sign` they are signed if the method has signed maps.
         """
-        method, block, blocks = self.controls.method, self.controls.block, self.source.blocks
+        method, block, blocks = self.controls.method, self.controls.block, self.blocks
         single = block != MEAN_OF_N and METHODS[method].kind == "block"
         if single and block not in blocks:
             raise GamlensError(f"This model has no block {block!r}: choose one of {', '.join(blocks)}.")
@@ -79,45 +131,95 @@ class Shown:
         fuse: Fusion = "mean"
         if single:  # all weight on the first of these n blocks
             fuse = [1.0, *(0.0,) * (n - 1)]
-        refine = self.controls.sharp
+        refine, sign, score = self.controls.sharp, "both" if self.controls.signed else None, self.controls.score
         depth: int | str = BY_NETWORK if METHODS[method].kind == "attention" else n  # attention: all layers
         if isinstance(self.source, Trace):
-            return [self.source.explain(method, depth, fuse, refine=refine)]
-        both = self.source.explain(method, depth, fuse, score=self.controls.score, refine=refine)
+            return [self.source.explain(method, depth, fuse, refine=refine, sign=sign)]
+        if isinstance(self.source, SetTrace):
+            if METHODS[method].kind == "pair":
+                raise GamlensError(
+                    f"{METHODS[method].title} compares two photos: choose another method, or remove the third photo."
+                )
+            contrast = self.source.contrast(
+                0, 1, 2, score=score, method=method, n=depth, fuse=fuse, refine=refine, sign=sign
+            )
+            return [contrast.x, contrast.a, contrast.b]
+        both = self.source.explain(method, depth, fuse, score=score, refine=refine, sign=sign)
         return [both.x, both.y]
+
+    @cached_property
+    def scores(self) -> tuple[float, ...]:
+        """The score of the class or of the pair, or the similarities of the first photo to both others."""
+        if not isinstance(self.source, SetTrace):
+            return (float(self.traces[0].scores[0]),)
+        rule, e = PAIR_SCORES[self.controls.score].fn, self.source.embeddings
+        a, b = rule(e[[0, 0]], e[[1, 2]]).tolist()
+        return a, b
+
+    @cached_property
+    def links(self) -> DrawnLinks:
+        """The links between the photos of the pair."""
+        assert self.split is not None
+        return draw_links(self.split, self.photos, self.controls)
+
+    @property
+    def shows_links(self) -> bool:
+        return self.controls.view == LINKS and isinstance(self.source, PairTrace) and self.point is None
+
+    def words(self, number: int) -> SignWords:
+        """What the signs of the map of photo `number` mean."""
+        if isinstance(self.source, SetTrace):
+            return CONTRAST_SIGNS[number]
+        if isinstance(self.source, PairTrace):
+            return PAIR_SIGNS
+        other = self.about.get("against")
+        return CLASS_SIGNS._replace(negative=f"speaks for {other}") if other else CLASS_SIGNS
+
+
+def first_pair(several: SetTrace) -> PairTrace:
+    """The first two photos of a set as a pair, from the forward of the set."""
+    record, about = several.record, several.provenance
+    with outside_inference_mode(), torch.enable_grad():
+        x, y = (record.required_embedding()[number : number + 1] for number in (0, 1))
+    sides = [replace(about, pictures=(about.pictures[i],), frames=(about.frames[i],)) for i in (0, 1)]
+    return PairTrace((record,), (x, y), (sides[0], sides[1]))
+
+
+def blocks_of(source: Trace | PairTrace | SetTrace) -> tuple[str, ...]:
+    """The blocks that a trace captured."""
+    return tuple(source.record.blocks) if isinstance(source, SetTrace) else source.blocks
+
+
+def shows_third(controls: Controls) -> bool:
+    """Whether the chosen view compares the first photo with both others, if there is a third one."""
+    return controls.view in CONTRAST_VIEWS
 
 
 def stage_images(shown: Shown) -> list[StageImage]:
-    """The pictures of the chosen view, or of a clicked point and its match. For a pair, x and y alternate."""
+    """The pictures of the chosen view, or of a clicked point and its match. The photos of a pair alternate."""
     source, controls = shown.source, shown.controls
-    if shown.point is not None and isinstance(source, PairTrace):
-        return _point_images(source, shown.photos, controls, shown.point)
-    reason = f"why {source.explain('gam', 1).names[0]}" if isinstance(source, Trace) else "why similar"
+    if shown.point is not None and shown.split is not None:
+        return _point_images(shown.split, shown.photos, controls, shown.point)
+    if shown.shows_links:
+        return [_links_image(shown)]
+    reason = "why similar" if isinstance(source, PairTrace) else "why more like the second photo than the third"
+    reason = f"why {source.explain('gam', 1).names[0]}" if isinstance(source, Trace) else reason
     clickable = isinstance(source, PairTrace) and PAIR_SCORES[controls.score].sums_over_positions
-    sides = ("x", "y") if clickable else ("",) * len(shown.photos)
+    sides = ("x", "y") if clickable and not shown.has_third else ("",) * len(shown.photos)
     images = []
-    for name in controls.methods:
-        one = replace(shown, controls=replace(controls, method=name))
-        for side, photo, result, trace in zip(sides, shown.photos, one.results, one.traces, strict=True):
+    for one in shown.each:
+        for number, (side, photo, result) in enumerate(zip(sides, shown.photos, one.results, strict=True)):
             frame = scaled_frame(result.frames[0], photo.shown)
             small = replace(result, pictures=(Picture(photo.name, pixels=photo.shown),), frames=(frame,))
             if controls.view == "evidence":
-                images += _evidence_images(trace, small, controls, reason, side)
+                images += _evidence_images(one.traces[number], small, controls, reason, side)
             else:
-                images.append(_map_image(small, one.controls, reason, side))
+                images.append(_map_image(small, one, number, reason, side))
     return images
 
 
-def draw(result: Explanation, controls: Controls) -> Image.Image:
-    """Draw the first map over its picture, and the box and the outline at the threshold if they are switched on."""
-    full = result.full(0).cpu().numpy()
-    boxes = result.boxes(controls.threshold).tolist() if "box" in controls.outline else []
-    boxes = [box for box in boxes if any(box)]
-    mask = full >= controls.threshold if "mask" in controls.outline else None
-    return render.overlay(result.image(0), full, opacity=controls.opacity, cmap=controls.cmap, boxes=boxes, mask=mask)
-
-
-def _map_image(result: Explanation, controls: Controls, reason: str, side: str) -> StageImage:
+def _map_image(result: Explanation, shown: Shown, number: int, reason: str, side: str) -> StageImage:
+    controls = shown.controls
     title = METHODS[controls.method].title
     blocks = controls.block
     if blocks == MEAN_OF_N:
@@ -125,9 +227,25 @@ def _map_image(result: Explanation, controls: Controls, reason: str, side: str) 
     if METHODS[controls.method].kind == "attention":
         blocks = f"{result.about['n']} attention layers"
     sharp = ", sharp" if controls.sharp else ""
-    blocks += sharp
-    alt = f"{result.pictures[0].name}: {title}{sharp}, {reason}, {_peak(result.full(0).cpu().numpy())}"
-    return StageImage(draw(result, controls), title, alt, blocks, side)
+    full, bar = result.full(0).cpu().numpy(), None
+    found = _peak(full)
+    if result.signed:
+        words = shown.words(number)
+        bar = sign_bar(result, controls, words) if strongest(result) else None
+        found = f"{words.positive}: {_peak(full.clip(min=0))}, {words.negative}: {_peak((-full).clip(min=0))}"
+    alt = f"{result.pictures[0].name}: {title}{sharp}, {reason}, {found}"
+    caption = blocks + sharp
+    if isinstance(shown.source, SetTrace):
+        title, caption = CONTRAST_TITLES[number], f"{title}, {caption}"
+    return StageImage(draw_map(result, controls), title, alt, caption, side, bar=bar)
+
+
+def _links_image(shown: Shown) -> StageImage:
+    x, y = (photo.name for photo in shown.photos)
+    drawn = shown.links
+    places = "; ".join(f"{row.share} {row.places}" for row in drawn.rows[:3])
+    alt = f"{x} and {y} side by side with {len(drawn.rows)} lines between places that match; strongest: {places}"
+    return StageImage(drawn.image, "Links", alt, drawn.text)
 
 
 def _evidence_images(trace: Trace, result: Explanation, controls: Controls, reason: str, side: str) -> list[StageImage]:
@@ -185,23 +303,38 @@ def _cell(match: Matches, frame: Frame) -> tuple[float, float, float, float]:
 def notes(shown: Shown) -> list[str]:
     """Remarks that a visitor should read before trusting the pictures."""
     traces, controls, said = shown.traces, shown.controls, []
-    if any(result.about.get("weights") == "random" for result in shown.results):
+    if shown.about.get("weights") == "random":
         said.append("The model's weights are random: it has learned nothing, and its maps mean nothing.")
-    if any(float(result.maps.max()) == 0 for result in shown.results):
-        said.append(_no_gradient(shown) or FLAT_MAP)
-    hides = max(float(trace.evidence().hidden_share[0]) for trace in traces)
+    if shown.has_third and isinstance(shown.source, PairTrace):
+        said.append(FIRST_TWO_ONLY)
+    if shown.shows_links:
+        return said
+    flat = [one for one in shown.each if any(float(result.maps.abs().max()) == 0 for result in one.results)]
+    if flat:
+        said.append(_no_gradient(shown) or FLAT_MAP.format(" and ".join(map(_title, flat))))
+    hides = max((float(trace.evidence().hidden_share[0]) for trace in traces), default=0.0)
     hiding = [METHODS[name].title for name in controls.methods if METHODS[name].hides_evidence]
     if hiding and controls.view != "evidence" and hides > HIDDEN_SHARE:
         under = "of the positive evidence under negative gradients"
         said.append(f"{hiding[0]} hides {100 * hides:.0f} % {under}: see Eq. 4, or use GAM.")
     if controls.sharp and controls.view == "evidence":
         said.append("Sharp refines maps. These pictures show the parts that Grad-CAM adds up, which stay as they are.")
+    if controls.sign == BOTH_SIGNS and controls.view != "evidence":
+        said += [
+            f"{METHODS[name].title} does not tell what raises the score from what lowers it: its map has no sign."
+            for name in controls.methods
+            if not METHODS[name].has_sign
+        ]
     return said
+
+
+def _title(shown: Shown) -> str:
+    return METHODS[shown.controls.method].title
 
 
 def _no_gradient(shown: Shown) -> str:
     """Why the score of a pair has no gradient, and what to look at instead; empty where it has one."""
-    if isinstance(shown.source, Trace):
+    if not isinstance(shown.source, PairTrace):
         return ""
     score = PAIR_SCORES[shown.controls.score]
     x, y = (at_least_float32(embedding.detach()) for embedding in shown.source.embeddings)
@@ -226,14 +359,3 @@ def _peak(full: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> str:
         return "flat"
     row, column = divmod(int(full.argmax()), full.shape[1])
     return f"strongest {where(column / full.shape[1], row / full.shape[0])}"
-
-
-def where(x: float, y: float) -> str:
-    """Describe a position, given as fractions of width and height, in words.
-
-    >>> where(0.1, 0.9), where(0.5, 0.5)
-    ('at the lower left', 'in the middle')
-    """
-    words = [("upper", "", "lower")[min(int(3 * y), 2)], ("left", "", "right")[min(int(3 * x), 2)]]
-    place = " ".join(filter(None, words))
-    return f"at the {place}" if place else "in the middle"

@@ -1,4 +1,4 @@
-"""The state of each visitor: photos, one trace per tab, the clicked point and the chosen model."""
+"""The state of each visitor: photos, the traces of each tab, the clicked point and the chosen model."""
 
 import threading
 from collections import Counter, OrderedDict
@@ -11,15 +11,20 @@ from typing import Literal, NamedTuple, get_args
 from gamlens.errors import GamlensError
 from gamlens.lens import Lens
 from gamlens.pairs.pair_trace import PairTrace
+from gamlens.pairs.set_trace import SetTrace
+from gamlens.studio.controls import Controls
 from gamlens.studio.freed_memory import return_freed_memory
+from gamlens.studio.score_split import ScoreSplit
 from gamlens.studio.uploads import Photo, UploadedFiles, read_photo
 from gamlens.trace import Trace
 
 MOST_SESSIONS = 12
 
 TabName = Literal["class", "pair"]
-Slot = Literal["photo", "x", "y"]
+TraceName = Literal["class", "against", "pair", "set"]
+Slot = Literal["photo", "x", "y", "rather"]
 SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": ("photo",), "pair": ("x", "y")}
+OPTIONAL_SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": (), "pair": ("rather",)}
 
 
 class SessionId(str):
@@ -58,8 +63,12 @@ class Session:
         lens: The chosen model, which stays in memory as long as the session uses it; None for the first model.
         choice: The model that was chosen last, if it is not in use yet.
         photos: The photos by slot.
-        traces: One trace per tab whose photos are complete.
+        traces: What the model gave for the photos, as far as it was needed: of the class, of the class rather than
+            another one, of the pair, and of the pair with a third photo.
+        against: The number of the class that the explained one is compared with; None if there is none.
         point: The point of a pair that was clicked; None if maps are shown.
+        split: The split of the pair's score over positions, if a visitor asked for it and it takes long.
+        pair_controls: The controls with which the pair tab was drawn last; None if it never was.
         unused: Files that are released with the next photo or at the end.
         files: Counts the users of all uploaded files, and is shared by all sessions.
         visitor: The address that the visitor comes from.
@@ -70,19 +79,37 @@ class Session:
     lens: Lens | None = field(default=None, repr=False)
     choice: ModelChoice | None = None
     photos: dict[Slot, Photo] = field(default_factory=dict)
-    traces: dict[TabName, Trace | PairTrace] = field(default_factory=dict)
+    traces: dict[TraceName, Trace | PairTrace | SetTrace] = field(default_factory=dict)
+    against: int | None = None
     point: ClickedPoint | None = None
+    split: ScoreSplit | None = field(default=None, repr=False)
+    pair_controls: Controls | None = None
     unused: list[Path] = field(default_factory=list, repr=False)
     files: UploadedFiles = field(default_factory=UploadedFiles, repr=False)
     visitor: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def forget_traces(self, *tabs: TabName) -> None:
-        """Drop the traces of these tabs, and the clicked point of the pair tab."""
-        for tab in tabs:
-            self.traces.pop(tab, None)
+        """Drop the traces of these tabs, the class that another one is compared with, and the clicked point."""
+        if "class" in tabs:
+            self.traces.pop("class", None)
+            self.set_against(None)
         if "pair" in tabs:
+            self.traces.pop("pair", None)
+            self.traces.pop("set", None)
             self.point = None
+            self.stop_split()
+
+    def set_against(self, number: int | None) -> None:
+        """Compare the explained class with another one, or with none (None)."""
+        self.against = number
+        self.traces.pop("against", None)
+
+    def stop_split(self) -> None:
+        """Drop the split of the pair's score; if it is still running, it ends."""
+        if self.split is not None:
+            self.split.stop()
+            self.split = None
 
     def set_photo(self, slot: Slot, path: str | Path | None) -> None:
         """Read a photo into `slot`, or empty the slot (None). The old photo's trace is dropped and its file released.
@@ -96,7 +123,11 @@ class Session:
             self.unused.append(self.photos.pop(slot).path)
         while self.unused:
             self.files.release(self.unused.pop())
-        self.forget_traces("class" if slot == "photo" else "pair")
+        if slot == "rather":  # the pair itself stays as it is
+            self.traces.pop("set", None)
+            self.point = None
+        else:
+            self.forget_traces("class" if slot == "photo" else "pair")
         if path is None:
             return
         try:

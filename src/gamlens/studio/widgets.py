@@ -11,7 +11,16 @@ from gamlens.render import COLORMAPS
 from gamlens.scores import PAIR_SCORES
 from gamlens.studio import html_fragments
 from gamlens.studio.actions import HINTS, TabUpdate
-from gamlens.studio.controls import CONTROL_NAMES, MEAN_OF_N, OUTLINES, VIEWS, Controls
+from gamlens.studio.controls import (
+    CONTROL_NAMES,
+    MEAN_OF_N,
+    MOST_LINKS,
+    OUTLINES,
+    PAIR_VIEWS,
+    SIGN_TITLES,
+    VIEWS,
+    Controls,
+)
 from gamlens.studio.example_photos import ExamplePhotos, thumbnail
 from gamlens.studio.session import TabName
 
@@ -27,11 +36,12 @@ class Tab:
 
     Attributes:
         name: Which tab it is.
-        photos: The places to drop photos.
+        photos: The places to drop photos, also those that may stay empty.
         examples: The buttons with example photos.
         stage: The area with the pictures.
         controls: One component per field of Controls, by name and in that order.
-        class_choice: The bars of the best guesses and the field for another class; empty on the pair tab.
+        class_choice: The bars of the best guesses, the field for another class, and the one for a class to compare
+            with; empty on the pair tab.
     """
 
     name: TabName
@@ -48,11 +58,11 @@ class Tab:
     @property
     def outputs(self) -> list[Any]:
         """The components that a TabUpdate changes."""
-        return [self.stage, *(self.controls[name] for name in ("n", "block", "sharp")), *self.class_choice]
+        return [self.stage, *(self.controls[name] for name in ("n", "block", "sharp", "sign")), *self.class_choice]
 
     def values(self, update: TabUpdate, controls: Controls) -> tuple[Any, ...]:
         """The values of `outputs` for an update."""
-        n, block, sharp = gr.skip(), gr.skip(), gr.skip()
+        n = block = sharp = gr.skip()
         if update.blocks:
             depth = len(update.blocks)
             chosen = controls.for_trace(update.blocks)
@@ -60,10 +70,10 @@ class Tab:
             block = gr.Dropdown(choices=[MEAN_OF_N, *reversed(update.blocks)], value=chosen.block)
             can = depth > 1
             sharp = gr.Checkbox(value=chosen.sharp, interactive=can, info=ABOUT_SHARP if can else ONE_BLOCK_ONLY)
-        return (update.stage, n, block, sharp, *([update.bars, None] if self.class_choice else []))
+        return (update.stage, n, block, sharp, controls.sign, *([update.bars, None, None] if self.class_choice else []))
 
 
-def photo_drop(label: str, name: str) -> gr.Image:
+def photo_drop(label: str, name: str, hint: str = "Drop a photo here") -> gr.Image:
     """A place to drop a photo. Actions get the path of the file.
 
     gradio's own `preprocess` would decode the photo; it is replaced, so that `uploads.read_photo` can check it first.
@@ -76,7 +86,7 @@ def photo_drop(label: str, name: str) -> gr.Image:
         min_width=120,
         buttons=[],
         elem_id=name,
-        placeholder="Drop a photo here\nor click to choose one",
+        placeholder=f"{hint}\nor click to choose one",
         alt_text=f"{label}, as you gave it",
     )
 
@@ -118,7 +128,10 @@ def control_widgets(tab: TabName) -> dict[str, Any]:
     def titled(names: Any) -> list[tuple[str, str]]:
         return [(name.capitalize(), name) for name in names]
 
-    add(gr.Radio, "view", [(title, key) for key, title in VIEWS.items()], show_label=False, container=False)
+    views = [(title, key) for key, title in (PAIR_VIEWS if pair else VIEWS).items()]
+    add(gr.Radio, "view", views, show_label=False, container=False)
+    add(gr.Slider, "links", 1, MOST_LINKS, step=1, label="Number of links", buttons=[], visible=pair)
+    add(gr.Radio, "sign", [(title, key) for key, title in SIGN_TITLES.items()], label="Maps show", min_width=230)
     with gr.Row():
         add(gr.Dropdown, "method", methods, label="Method", min_width=140)
         add(gr.Dropdown, "block", [MEAN_OF_N], label="Map of", min_width=140)
