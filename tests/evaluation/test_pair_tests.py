@@ -304,9 +304,9 @@ def test_a_network_that_knows_colours_finds_the_shared_object(data: Dataset, hue
             {"object_hit": 1 / case.objects, "object_share": 1 / case.objects, "link_hit": case.objects**-2,
              "object_agrees": 1 / case.objects}
         )  # fmt: skip
-        links = pair_measures.object_links(explained.interactions, ready.truth)  # type: ignore[arg-type]
+        links = pair_measures.object_links(explained.interactions["interactions"], ready.truth)
         wanted = torch.zeros_like(links)
-        wanted[case.shared] = explained.interactions.score  # type: ignore[union-attr]
+        wanted[case.shared] = explained.interactions["interactions"].score
         torch.testing.assert_close(links, wanted, atol=1e-6, rtol=0)
 
 

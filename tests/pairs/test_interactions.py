@@ -381,3 +381,53 @@ def test_the_class_token_of_a_trained_transformer_converges(shared_weights: Path
     assert many.matrix.shape == (2, 2, 2, 2)
     assert abs(many.gap) < abs(few.gap) / 100
     assert many.remainder == pytest.approx(few.remainder, abs=1e-12)  # measured, not what the integral leaves over
+
+
+def test_the_average_baseline_by_hand() -> None:
+    """x = 1 2 and y = 3 5 average to 2.75: a part is what a place differs from that, and the rest is the remainder."""
+    net = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2)).double()
+    net[0].weight.data.fill_(1)
+    rows = [torch.tensor([[[values]]], dtype=torch.float64) for values in ([1.0, 2.0], [3.0, 5.0])]
+    pair = Lens(net, blocks=["0"]).trace_pair(*rows)
+    found = pair.interactions(score="dot", baseline="average")
+    own, other = torch.tensor([-1.75, -0.75]).double() / 2, torch.tensor([0.25, 2.25]).double() / 2
+    torch.testing.assert_close(found.matrix.view(2, 2), own[:, None] * other[None])
+    assert (found.exact, found.forwards, found.baseline) == (True, 0, "average")
+    assert found.remainder == pytest.approx(1.5 * 2.75 + 2.75 * 4 - 2.75**2)
+    assert found.gap == pytest.approx(0, abs=1e-12)
+    torch.testing.assert_close(found.map("y", positive=True).flatten(), torch.zeros(2).double())
+    torch.testing.assert_close(found.map("y").flatten(), own.sum() * other)
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "fc", "layer_norm"])
+def test_the_average_baseline_is_the_mean_of_both_images(pool: str) -> None:
+    """It gives what the same activations give as a tensor, and its parts add up to the score, too."""
+    pair = traced(pool)
+    mean = torch.stack([h.mean(dim=(1, 2)) for h in blocks(pair)]).mean(dim=0)
+    found, given = pair.interactions(baseline="average"), pair.interactions(baseline=mean[:, None, None])
+    torch.testing.assert_close(found.matrix, given.matrix, rtol=0, atol=1e-10)
+    assert (found.baseline, given.baseline, found.exact) == ("average", "given", pool == "mean")
+    assert found.remainder == pytest.approx(given.remainder, abs=1e-12)
+    assert abs(found.gap) < 1e-4
+    back = Lens(nets.seeded(Head, pool), embedding="last").trace_pair(Y, X).interactions(baseline="average")
+    torch.testing.assert_close(back.swapped().matrix, found.matrix, rtol=0, atol=1e-10)
+
+
+def test_class_tokens_have_an_average_of_their_own() -> None:
+    torch.manual_seed(0)
+    net = VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=3).double()
+    pair = Lens(net).trace_pair(nets.images(1, size=32), nets.images(1, seed=1, size=32))
+    found = pair.interactions(baseline="average", steps=40)
+    assert found.baseline == "average"
+    assert abs(found.gap) < 1e-4
+    layout = embedding_parts.CellLayout((1, 2), torch.eye(1), torch.eye(2), torch.tensor(
+        [[[0.0], [1.0], [0.0]], [[0.0], [0.0], [1.0]], [[1.0], [0.0], [0.0]]]), -1)  # fmt: skip
+    tokens = torch.tensor([[9.0, 8.0], [1.0, 2.0], [3.0, 6.0]])
+    expected = torch.tensor([[9.0, 8.0], [2.0, 4.0], [2.0, 4.0]])
+    torch.testing.assert_close(embedding_parts.average_activation(tokens, layout), expected)
+
+
+def test_an_average_needs_inputs_of_one_size() -> None:
+    pair = traced("max", nets.images(1), nets.images(1, seed=1, size=96))
+    with pytest.raises(GamlensError, match=r"two sizes.*another baseline"):
+        pair.interactions(baseline="average")

@@ -12,8 +12,10 @@ them per position and step, however long the embedding is. With t = u^3 the inte
 which stays finite where J grows like t^(-2/3) at the baseline, as roots of means do (generalised-mean pooling); it is
 computed as a Gauss-Legendre sum over `steps` values of u.
 
-If the embedding is a multiple of the average of the block, F_p is that multiple of h_p / (number of positions): exact,
-with the baseline 0, and nothing is run.
+If the embedding is a multiple of the average of the block, F_p is that multiple of (h - b)_p / (number of positions):
+exact, and nothing is run. The baseline is 0, or "average": activations that are everywhere the average over all
+positions of both images of a pair. Compared with it, a place has a part only as far as it differs from what both images
+have everywhere.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from gamlens.capture.layer_points import NHWC, TokenGrid
 from gamlens.capture.tail import NetworkTail
 from gamlens.errors import GamlensError
 
-ZEROS, BLANK, AUTO_BASELINE = "zeros", "blank", "auto"
-BASELINES = (AUTO_BASELINE, ZEROS, BLANK)
+ZEROS, BLANK, AVERAGE, AUTO_BASELINE = "zeros", "blank", "average", "auto"
+BASELINES = (AUTO_BASELINE, ZEROS, BLANK, AVERAGE)
 POOLING_TOLERANCE = 0.02  # how far an embedding may be from a multiple of the average, relative to its length
 PROBE_STEPS = 20  # the number of steps by which a baseline is chosen
 CLOSE_ENOUGH = 0.02  # how large a part of the change of an embedding the integral from zeros may miss
@@ -49,12 +51,14 @@ class CellLayout(NamedTuple):
         masks: How much of each position lies in each cell, (G,...), to be multiplied by a block as it is laid out in
             the network. Behind the gh * gw cells follows one more for tokens that lie nowhere in the image, if there
             are any.
+        channel: Which dimension of a block as it is laid out in the network holds its channels.
     """
 
     cells: tuple[int, int]
     rows: Tensor
     columns: Tensor
     masks: Tensor
+    channel: int = 0
 
     @property
     def has_aside(self) -> bool:
@@ -98,12 +102,12 @@ def positions_of(block: Tensor, name: str, grid: TokenGrid | None, most: int | N
     cells, count = (len(rows), len(columns)), len(rows) * len(columns)
     masks = (rows[:, None, :, None] * columns[None, :, None, :]).view(count, height, width)
     if grid is None:
-        return CellLayout(cells, rows, columns, masks[..., None] if last else masks[:, None])
+        return CellLayout(cells, rows, columns, masks[..., None] if last else masks[:, None], -1 if last else 0)
     of_token = masks.new_zeros(count + bool(grid.aside), grid.count)
     of_token[:count, torch.tensor(grid.order, device=block.device)] = masks.flatten(1)
     if grid.aside:  # class and register tokens: the last cell
         of_token[count] = (of_token[:count].sum(dim=0) == 0).to(block.dtype)
-    return CellLayout(cells, rows, columns, of_token.view(len(of_token), *block.shape[:-1], 1))
+    return CellLayout(cells, rows, columns, of_token.view(len(of_token), *block.shape[:-1], 1), -1)
 
 
 def _overlaps(positions: int, cells: int) -> Tensor:
@@ -139,12 +143,33 @@ def pooled_scale(activation: Tensor, embedding: Tensor, eps: float) -> Tensor | 
     return scale if off <= min(1000 * eps, POOLING_TOLERANCE) else None
 
 
-def pooled_parts(activation: Tensor, scale: Tensor, positions: CellLayout) -> EmbeddingParts:
-    """The parts of an embedding that is `scale` times the average of the block (C,u,v): exact, without a forward."""
-    scaled = activation * (scale / math.prod(activation.shape[1:]))
+def pooled_parts(
+    activation: Tensor, scale: Tensor, positions: CellLayout, average: Tensor | None = None
+) -> EmbeddingParts:
+    """The parts of an embedding that is `scale` times the average of the block (C,u,v): exact, without a forward.
+
+    The baseline is 0, or `average` (C,) at every position.
+    """
+    zero = activation.new_zeros(len(activation))
+    start, name = (zero, ZEROS) if average is None else (average, AVERAGE)
+    scaled = (activation - start[:, None, None]) * (scale / math.prod(activation.shape[1:]))
     parts = positions.rows.to(scaled) @ scaled @ positions.columns.to(scaled).T  # (C,gh,gw)
-    zero = scaled.new_zeros(len(scaled))
-    return EmbeddingParts(parts.permute(1, 2, 0), zero, zero, ZEROS, True)
+    return EmbeddingParts(parts.permute(1, 2, 0), zero, start * scale, name, True)
+
+
+def average_activation(block: Tensor, layout: CellLayout) -> Tensor:
+    """Activations that are everywhere the average over the positions of a block, laid out as the block is.
+
+    Class and register tokens have an average of their own.
+    """
+    count = math.prod(layout.cells)
+    weights = [layout.masks[:count].sum(dim=0), layout.masks[count:].sum(dim=0)]  # of positions, and of other tokens
+    found = torch.zeros_like(block)
+    for own in weights:
+        others = [dim for dim in range(found.ndim) if dim != layout.channel % found.ndim]
+        if bool((total := own.sum()) > 0):
+            found = found + own * ((block * own).sum(dim=others, keepdim=True) / total)
+    return found
 
 
 def integrated_parts(
@@ -160,7 +185,8 @@ def integrated_parts(
         steps: At how many points of the line from the baseline the Jacobian is computed.
         baseline: "zeros" (activations of 0), "blank" (those of an image of the mean colour), a tensor that has the
             shape of `block` or can be expanded to it, or "auto": zeros, unless the integral from there misses a part of
-            the embedding (as with layers that normalise their input, which jump at 0), and then blank.
+            the embedding (as with layers that normalise their input, which jump at 0), and then blank. The baseline
+            "average" is given as a tensor, see `average_activation`.
     """
     again = tail.embed(block[None])[0]
     if float((again - embedding).norm()) > TAIL_TOLERANCE * float(embedding.norm()):
@@ -180,6 +206,12 @@ def integrated_parts(
     return EmbeddingParts(found[:count].view(*positions.cells, -1), aside, at_start, name, False)
 
 
+def check_baseline(baseline: str | Tensor) -> None:
+    """Raise an error if `baseline` is neither a tensor nor one of BASELINES."""
+    if isinstance(baseline, str) and baseline not in BASELINES:
+        raise GamlensError(f"baseline={baseline!r}: give one of {', '.join(BASELINES)}, or a tensor.")
+
+
 def _baseline(tail: NetworkTail, block: Tensor, end: Tensor, baseline: str | Tensor) -> tuple[Tensor, str, Tensor]:
     """The activations of the baseline, its name, and its embedding (D,)."""
     if isinstance(baseline, Tensor):
@@ -191,8 +223,6 @@ def _baseline(tail: NetworkTail, block: Tensor, end: Tensor, baseline: str | Ten
                 f"found {tuple(baseline.shape)}."
             ) from error
         return start, "given", tail.embed(start[None])[0]
-    if baseline not in BASELINES:
-        raise GamlensError(f"baseline={baseline!r}: give one of {', '.join(BASELINES)}, or a tensor.")
     if baseline != BLANK:
         start = torch.zeros_like(block)
         at_start = tail.embed(start[None])[0]

@@ -98,7 +98,8 @@ class Interactions:
         gap: What the numerical integral misses; it goes to 0 as `steps` grow.
         exact: Whether the parts are exact, because the embedding is the average of the block.
         steps: The number of steps of the integral; 0 if `exact`.
-        baseline: The name of the baseline: "zeros", "blank" (an image of the mean colour) or "given".
+        baseline: The name of the baseline: "zeros", "blank" (an image of the mean colour), "average" (what both images
+            have on average) or "given".
         forwards: How many times the network was run for this.
         pictures, frames: Both images, and where the model's input lies in each of them.
         name: The name of the score.
@@ -164,9 +165,13 @@ class Interactions:
             }
         )
 
-    def map(self, side: PairSide = "x") -> Tensor:
-        """What each place of an image adds, over all places of the other: (h,w), in units of the score."""
-        return self.matrix.sum(dim=(2, 3) if _number(side) == 0 else (0, 1))
+    def map(self, side: PairSide = "x", *, positive: bool = False) -> Tensor:
+        """What each place of an image adds, over all places of the other: (h,w), in units of the score.
+
+        With `positive`, only pairs of places that raise the score count.
+        """
+        matrix = self.matrix.relu() if positive else self.matrix
+        return matrix.sum(dim=(2, 3) if _number(side) == 0 else (0, 1))
 
     def full(self, side: PairSide = "x") -> Tensor:
         """The positive part of `map`, resized and normalised, as a map in [0,1] at the size of the original image."""

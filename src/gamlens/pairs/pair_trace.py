@@ -17,6 +17,7 @@ from gamlens.capture.attention_backward import AttentionTrace, LayerTensors
 from gamlens.capture.forward import BY_NETWORK, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import Check, Checks, finite_score
+from gamlens.capture.tail import NetworkTail
 from gamlens.errors import GamlensError
 from gamlens.explanation import NO_CLASS, PairExplanation
 from gamlens.fuse import at_least_float32, without_autocast
@@ -26,8 +27,12 @@ from gamlens.pairs import correspondence
 from gamlens.pairs.correspondence import Matches
 from gamlens.pairs.embedding_parts import (
     AUTO_BASELINE,
+    AVERAGE,
     BLANK,
+    CellLayout,
     EmbeddingParts,
+    average_activation,
+    check_baseline,
     integrated_parts,
     pooled_parts,
     pooled_scale,
@@ -325,7 +330,8 @@ class PairTrace:
             pair: The number of the pair, from 0.
             steps: The number of steps of the integral. More steps make `gap` smaller and take longer.
             baseline: What places are compared with: "zeros" (activations of 0), "blank" (an image of the mean colour),
-                a tensor of activations, or "auto": zeros where the integral works from there, and else blank.
+                "average" (what both images have on average, so that a link says what is special about two places), a
+                tensor of activations, or "auto": zeros where the integral works from there, and else blank.
             cells: Neighbouring positions are taken together, so that there are at most this many rows and columns of
                 cells, which bounds the cost. None takes every position by itself.
 
@@ -344,6 +350,7 @@ class PairTrace:
                 f"The score {scores.score_name(score)!r} has no matches: it is no sum over pairs of positions (only a "
                 f"multiple of the dot product is one): use one of {sums}."
             )
+        check_baseline(baseline)
         if cells is not None and (not isinstance(cells, int) or isinstance(cells, bool) or cells < 1):
             raise GamlensError(f"cells={cells!r}: give a whole number of rows and columns, or None for all positions.")
         with torch.no_grad(), without_autocast(self.embeddings[0]), outside_inference_mode():
@@ -401,21 +408,40 @@ class PairTrace:
     def _parts_of_side(
         self, side: int, pair: int, steps: int, baseline: str | Tensor, cells: int | None
     ) -> tuple[EmbeddingParts, int]:
+        embedding = at_least_float32(self.embeddings[side][pair].detach())
+        if isinstance(baseline, str) and baseline != BLANK and self._is_pooled(pair):
+            blocks = [at_least_float32(self._activations(s)[self._last_block()][pair]) for s in (0, 1)]
+            mean = torch.stack([block.mean(dim=(1, 2)) for block in blocks]).mean(dim=0)
+            scale = self._pooled_scale(side, pair)
+            assert scale is not None
+            positions = positions_of(blocks[side], "", None, cells)
+            return pooled_parts(blocks[side], scale, positions, mean if baseline == AVERAGE else None), 0
+        tail, block, positions = self._tail_of_side(side, pair, cells)
+        if isinstance(baseline, str) and baseline == AVERAGE:
+            other, other_block, other_positions = self._tail_of_side(1 - side, pair, cells)
+            means = [average_activation(block, positions), average_activation(other_block, other_positions)]
+            if means[0].shape != means[1].shape:
+                raise GamlensError(
+                    "The images of this pair have inputs of two sizes, and so no average activation of one shape: give "
+                    "another baseline, or images of one size."
+                )
+            tail.forwards += other.forwards
+            made = integrated_parts(tail, block, embedding, positions, steps=steps, baseline=(means[0] + means[1]) / 2)
+            return made._replace(name=AVERAGE), tail.forwards
+        made = integrated_parts(tail, block, embedding, positions, steps=steps, baseline=baseline)
+        return made, tail.forwards
+
+    def _tail_of_side(self, side: int, pair: int, cells: int | None) -> tuple[NetworkTail, Tensor, CellLayout]:
+        """The network after the last block, one row of that block, and its cells."""
         number, rows = self._place(side)
-        record, embedding = self.records[number], at_least_float32(self.embeddings[side][pair].detach())
-        scale = self._pooled_scale(side, pair) if isinstance(baseline, str) and baseline != BLANK else None
-        if scale is not None:
-            activation = at_least_float32(self._activations(side)[self._last_block()][pair])
-            return pooled_parts(activation, scale, positions_of(activation, "", None, cells)), 0
+        record = self.records[number]
         if record.tail is None:
             raise GamlensError("This trace cannot run its network again: trace the pair by Lens.trace_pair.")
         tail = record.tail()
         kept, image = record.blocks.get(tail.point.name), tail.images[rows][pair : pair + 1 or None]
         block = tail.activation(image) if kept is None else kept.detach()[rows][pair]
         block = at_least_float32(block).to(tail.images.dtype)
-        positions = positions_of(block, tail.point.name, tail.grid, cells)
-        made = integrated_parts(tail, block, embedding, positions, steps=steps, baseline=baseline)
-        return made, tail.forwards
+        return tail, block, positions_of(block, tail.point.name, tail.grid, cells)
 
     def release(self) -> PairTrace:
         """Free the graph. Scores that were explained before can still be explained; any other needs a new trace."""

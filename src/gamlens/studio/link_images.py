@@ -16,7 +16,9 @@ from gamlens.render.raster.link_layout import link_colours
 from gamlens.studio.controls import Controls
 from gamlens.studio.uploads import Photo
 
-BASELINE_WORDS = {"zeros": "activations of zero", "blank": "a blank image"}
+BASELINE_WORDS = {
+    "zeros": "activations of zero", "blank": "a blank image", "average": "what both photos have on average",
+}  # fmt: skip
 
 
 class LinkRow(NamedTuple):

@@ -28,12 +28,16 @@ from gamlens.fuse import at_least_float32
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 from gamlens.methods import BLOCK_DEFAULT, METHODS
+from gamlens.pairs.embedding_parts import AUTO_BASELINE, AVERAGE
 from gamlens.pairs.interactions import Interactions, PairSide
 from gamlens.pairs.pair_trace import PairTrace
 from gamlens.refine import Refinement
 
-OCCLUSION, INTERACTIONS = "occlusion", "interactions"
-OWN_TITLES = {OCCLUSION: "Occlusion", INTERACTIONS: "Interactions"}
+OCCLUSION, INTERACTIONS, SPECIAL_INTERACTIONS = "occlusion", "interactions", "interactions_average"
+OWN_TITLES = {
+    OCCLUSION: "Occlusion", INTERACTIONS: "Interactions", SPECIAL_INTERACTIONS: "Interactions (average)",
+}  # fmt: skip
+BASELINE_OF_ROW = {INTERACTIONS: AUTO_BASELINE, SPECIAL_INTERACTIONS: AVERAGE}
 IMAGES_AT_ONCE_ON_CPU = 4  # images per forward on a CPU: larger batches do not fit its caches and take longer per image
 PAIR_CONTROLS = ("ones", "centre", "random")  # of CONTROLS; a blank map has no mass to compare
 PAIR_SIDES: tuple[PairSide, PairSide] = ("x", "y")
@@ -99,7 +103,7 @@ class ExplainedPair:
         embeddings: The embeddings of x and of y, (1,D) each.
         seconds: The time of each row that has a model.
         forward: The time of a plain forward of both images.
-        interactions: The interactions of the pair, where they are explained.
+        interactions: The interactions of the pair by the row's key, where they are explained.
         hidden: The embeddings of x and of y behind every window of the occlusion, (M,D) each.
     """
 
@@ -107,7 +111,7 @@ class ExplainedPair:
     maps: dict[str, MapPair] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     forward: float = 0.0
-    interactions: Interactions | None = None
+    interactions: dict[str, Interactions] = field(default_factory=dict)
     hidden: tuple[Tensor, ...] = ()
 
 
@@ -186,7 +190,7 @@ class PairExplainers:
     def _explain_blocks(self, found: ExplainedPair, x: Tensor, y: Tensor) -> None:
         """Add the maps of all methods that read blocks, and the interactions, from one trace."""
         rows = [row for row in self.rows if row.maps is not None and row.maps.reads_blocks]
-        linked = [row for row in self.rows if row.name == INTERACTIONS]
+        linked = [row for row in self.rows if row.name in BASELINE_OF_ROW]
         if not rows and not linked:
             return
         with warnings.catch_warnings(action="ignore", category=GamlensWarning):  # a flat map is a result here
@@ -209,8 +213,8 @@ class PairExplainers:
             found.maps[row.key], own = self._timed(partial(self._maps_of, trace, row))
             found.seconds[row.key] = forward + own + (backward if row.needs_gradient else 0.0)
         for row in linked:
-            linking, own = self._timed(lambda: self._interactions(trace))
-            found.maps[row.key], found.interactions = self._interaction_maps(linking), linking
+            linking, own = self._timed(partial(self._interactions, trace, BASELINE_OF_ROW[row.name]))
+            found.maps[row.key], found.interactions[row.key] = self._interaction_maps(linking), linking
             found.seconds[row.key] = forward + own
         trace.release()
 
@@ -220,17 +224,17 @@ class PairExplainers:
         made = trace.explain(row.maps.method, row.n or 1, score=self.plan.task, refine=refine)
         return made.x.maps[0].cpu(), made.y.maps[0].cpu()
 
-    def _interactions(self, trace: PairTrace) -> Interactions:
+    def _interactions(self, trace: PairTrace, baseline: str) -> Interactions:
         """The interactions of the pair, of every position by itself where that costs nothing.
 
         Cells of several positions may lie across the border of two objects.
         """
-        found = trace.interactions(score=self.plan.task)
-        return trace.interactions(score=self.plan.task, cells=None) if found.exact else found
+        found = trace.interactions(score=self.plan.task, baseline=baseline)
+        return trace.interactions(score=self.plan.task, baseline=baseline, cells=None) if found.exact else found
 
     def _interaction_maps(self, interactions: Interactions) -> MapPair:
-        """What each position adds to the score in all, its positive part, at the input's size."""
-        raw = [interactions.map(side).relu()[None].float().cpu() for side in PAIR_SIDES]
+        """What each position adds to the score where it raises it, at the input's size."""
+        raw = [interactions.map(side, positive=True)[None].float().cpu() for side in PAIR_SIDES]
         x, y = (fuse.min_max(fuse.resize(values, self.transform.size))[0][0] for values in raw)
         return x, y
 

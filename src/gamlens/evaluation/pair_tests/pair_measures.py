@@ -16,7 +16,7 @@ from gamlens import metrics
 from gamlens.evaluation.masked import MaskedForwards, MaskedImages
 from gamlens.evaluation.objective import ScoredItems, Tickets, pair_items
 from gamlens.evaluation.pair_tests.case_images import ReadyCase
-from gamlens.evaluation.pair_tests.pair_explainers import INTERACTIONS, ExplainedPair, MapPair, PairExplainers
+from gamlens.evaluation.pair_tests.pair_explainers import ExplainedPair, MapPair, PairExplainers
 from gamlens.inputs.batch import prepare
 from gamlens.pairs.interactions import Interactions
 
@@ -113,8 +113,8 @@ def object_links(interactions: Interactions, truth: tuple[Tensor, Tensor]) -> Te
 
 def _links(explained: ExplainedPair, key: str, mass: list[Tensor], ready: ReadyCase) -> Tensor:
     """The score of every link between two objects, (k,k): from the interactions, or the product of the masses."""
-    if key == INTERACTIONS and explained.interactions is not None:
-        return object_links(explained.interactions, ready.truth)
+    if key in explained.interactions:
+        return object_links(explained.interactions[key], ready.truth)
     return mass[0][:, None] * mass[1][None, :]
 
 

@@ -16,7 +16,13 @@ from gamlens.engine import ResultRow
 from gamlens.errors import GamlensError, attempt
 from gamlens.evaluation.pair_tests.case_images import ReadyCase, SamplesByName, load_case
 from gamlens.evaluation.pair_tests.pair_cases import PairCase
-from gamlens.evaluation.pair_tests.pair_explainers import ExplainedPair, PairExplainers, PairRow, title_of_row
+from gamlens.evaluation.pair_tests.pair_explainers import (
+    OWN_TITLES,
+    ExplainedPair,
+    PairExplainers,
+    PairRow,
+    title_of_row,
+)
 from gamlens.evaluation.pair_tests.pair_measures import object_links
 from gamlens.evaluation.pair_tests.pair_plan import PAIR_TESTS, PATCHES, PHOTO_PAIRS, SCENES
 from gamlens.evaluation.pair_tests.pair_runs import seeding_names
@@ -104,7 +110,7 @@ def _draw_case(
             found.add("partner", [head, _partner_grid(maker, ready, explained, row)])
         return
     blocks: list[Block] = [head, _grid(maker, ready, explained, row)]
-    if case.kind == SCENES and explained.interactions is not None:
+    if case.kind == SCENES and explained.interactions:
         blocks.append(_linked(maker, ready, explained))
     found.add(next(test for test, kind in PAIR_TESTS.items() if kind == case.kind), blocks)
 
@@ -140,12 +146,12 @@ def _partner_grid(maker: PairExplainers, ready: ReadyCase, explained: ExplainedP
 
 
 def _linked(maker: PairExplainers, ready: ReadyCase, explained: ExplainedPair) -> Panel:
-    """Both scenes with the strongest links between objects, by the interactions."""
-    assert explained.interactions is not None
-    links = object_links(explained.interactions, ready.truth)
+    """Both scenes with the strongest links between objects, by the last of the rows that have interactions."""
+    key, found = list(explained.interactions.items())[-1]
+    links = object_links(found, ready.truth)
     most = max(float(links.abs().max()), 1e-30)
-    score = explained.interactions.score or 1.0
-    order = links.flatten().abs().argsort(descending=True, stable=True)[:LINKS_SHOWN].tolist()
+    score = found.score or 1.0
+    order = links.flatten().argsort(descending=True, stable=True)[:LINKS_SHOWN].tolist()
     marks = []
     for i, j in ((at // links.shape[1], at % links.shape[1]) for at in order):
         boxes = [tuple(map(float, ready.truth[side][at].tolist())) for side, at in ((0, i), (1, j))]
@@ -166,7 +172,8 @@ def _linked(maker: PairExplainers, ready: ReadyCase, explained: ExplainedPair) -
         f"the {len(order)} strongest links between objects, with their shares of the similarity; the strongest one is "
         f"{'' if right else 'not '}that of the shared class"
     )
-    return Panel(render.linked(photos[0], photos[1], marks), "Interactions", words, mark="good" if right else "bad")
+    picture = render.linked(photos[0], photos[1], marks)
+    return Panel(picture, OWN_TITLES[key], words, mark="good" if right else "bad")
 
 
 def _marked(ready: ReadyCase, picture: Image.Image, side: int) -> Image.Image:

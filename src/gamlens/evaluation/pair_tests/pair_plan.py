@@ -20,7 +20,7 @@ PAIR_TESTS: dict[str, str] = {
     "curves": PHOTO_PAIRS, "objects": SCENES, "patch": PATCHES, "partner": PHOTO_PAIRS, "boxes": PHOTO_PAIRS,
 }  # fmt: skip
 MOST_OBJECTS = 4  # of a scene: one per quadrant
-PAIR_METHODS = "gam,grad_cam,grad_cam_pp,layer_cam,vdsn,vdsn_max,gam+refine,occlusion,interactions"
+PAIR_METHODS = "gam,grad_cam,grad_cam_pp,layer_cam,vdsn,vdsn_max,gam+refine,occlusion,interactions,interactions_average"
 DEFAULT_CASES = 100  # cases per kind
 
 
@@ -30,7 +30,8 @@ class PairPlan:
 
     Attributes:
         task: The pair score that is explained, a name of PAIR_SCORES.
-        methods: The explainers: names of METHODS, also with "+refine"; "occlusion"; "interactions"; explainers of other
+        methods: The explainers: names of METHODS, also with "+refine"; "occlusion"; "interactions" and
+            "interactions_average"; explainers of other
             packages by their spec. Differences are to the first of them.
         n: The numbers of blocks; methods that read blocks have one row for each.
         tests: Which of PAIR_TESTS are measured.

@@ -37,8 +37,9 @@ def said_of(test: str, plan: PairPlan) -> str:
         "different photos. **Hit**: the map is strongest on the shared object (ties are split). **Share**: how much of "
         "the map's mass in objects lies on it. **Link hit**: of all k x k pairs of objects, the shared one is the "
         "strongest; interactions link positions themselves, and for maps the score of a link is the product of the "
-        "masses at both ends. **As the network**: the map is strongest on the object that the network itself finds "
-        f"most similar to the other scene. The line '{EXACT_TITLE}' shows each object alone to the network and takes "
+        "masses at both ends. Interactions (average) compare every place with what both images have on average. **As "
+        "the network**: the map is strongest on the object that the network itself finds most similar to the other "
+        f"scene. The line '{EXACT_TITLE}' shows each object alone to the network and takes "
         "the most similar one: where it is low, the network does not recognise the shared class, and no honest "
         "explanation can.",
         "patch": "A square of x around its object, 1/9 to 1/4 of the image, is copied to another place of a photo of "
