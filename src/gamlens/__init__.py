@@ -13,6 +13,8 @@
 `gamlens.refine` hold the formulas as plain functions on tensors. Every error is a `GamlensError`, every
 warning a `GamlensWarning`.
 
+`gamlens.Index` is a search index on disk whose hits are explained (Hits).
+
 `gamlens.bench` measures any explainer by every metric; `gamlens.adapters` gives our maps to Quantus, captum and xaitk.
 """
 
@@ -42,13 +44,17 @@ from gamlens.trace import Trace
 sys.modules["gamlens.geometry"], sys.modules["gamlens.images"] = transform, images
 sys.modules["gamlens.gallery.record"] = sys.modules[Gallery.__module__]
 
-LOADED_WHEN_USED = ("adapters", "bench")  # parts that most users do not need, so that `import gamlens` stays fast
+# Parts that most users do not need, so that `import gamlens` stays fast, and classes with the modules that hold them.
+LOADED_WHEN_USED = ("adapters", "bench")
+CLASSES_LOADED_WHEN_USED = {"Index": "gamlens.index.index", "Hits": "gamlens.index.hits"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `gamlens.adapters` and `gamlens.bench` when they are first used."""
+    """Import `gamlens.adapters`, `gamlens.bench` and `gamlens.Index` when they are first used."""
     if name in LOADED_WHEN_USED:
         return importlib.import_module(f"gamlens.{name}")
+    if name in CLASSES_LOADED_WHEN_USED:
+        return getattr(importlib.import_module(CLASSES_LOADED_WHEN_USED[name]), name)
     raise AttributeError(f"module 'gamlens' has no attribute {name!r}")
 
 

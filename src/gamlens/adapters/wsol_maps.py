@@ -32,7 +32,6 @@ from gamlens.adapters.wsol_ids import check_ids, default_ids
 from gamlens.capture.forward import BY_NETWORK
 from gamlens.data import Sample
 from gamlens.errors import GamlensError, attempt, readable, reworded
-from gamlens.evaluation.results import digest
 from gamlens.files import StagedFiles, claimed, is_disk_full
 from gamlens.fuse import Fusion
 from gamlens.inputs.batch import ModelInput, ViewList, part
@@ -41,6 +40,7 @@ from gamlens.inputs.images import Picture
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
 from gamlens.refine import Refine, Refinement, Sharp, preset
+from gamlens.retrieval.gallery import weights_sha256
 from gamlens.streaming.failures import tried, worded
 from gamlens.streaming.prefetch import grouped, prefetch
 from gamlens.streaming.stream import SizeBatches, sort_by_size
@@ -336,7 +336,7 @@ def _about(lens: Lens, method: str, options: MapOptions, target: str, size: int 
     return {
         "format": "wsol",
         "model": lens.name,
-        "weights": digest(lens.model),
+        "weights": weights_sha256(lens.model),
         "blocks": list(lens.blocks) if lens.knows_blocks else [],
         "precision": lens.precision,
         "transform": repr(lens.transform) if isinstance(lens.transform, Transform) else "a function",

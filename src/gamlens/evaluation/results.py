@@ -4,7 +4,6 @@ On disk a run is a folder: run.json describes it, and parts/ holds Parquet files
 side.
 """
 
-import hashlib
 import io
 import json
 import shlex
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gamlens.data import Dataset
 from gamlens.data.plausible import read_parquet
@@ -29,6 +27,7 @@ from gamlens.evaluation.metric_columns import metric_column_types, table_columns
 from gamlens.evaluation.protocol import Protocol
 from gamlens.inputs.transform import Transform
 from gamlens.lens import Lens
+from gamlens.retrieval.gallery import weights_sha256
 
 Columns = dict[str, Any]
 ITEM_COLUMNS: dict[str, str] = {  # the columns that describe an item and its map: {column: Arrow's name of the type}
@@ -80,7 +79,7 @@ def describe(lens: Lens, dataset: Dataset, protocol: Protocol, items: int) -> di
     about = {
         "model": lens.name,
         "weights": lens.weights,
-        "weights_sha256": digest(lens.model),
+        "weights_sha256": weights_sha256(lens.model),
         "transform": repr(lens.transform) if isinstance(lens.transform, Transform) else "",
         "blocks": list(lens.blocks),
         "embedding": lens.embedding,
@@ -104,16 +103,6 @@ def _explainers(protocol: Protocol) -> dict[str, Any]:
     rows = [MapRow.parse(method).resolved() for method in protocol.methods]
     found = {row.name: row.explainer.source for row in rows if isinstance(row.explainer, Explainer)}
     return {"explainers": found} if found else {}
-
-
-def digest(module: torch.nn.Module) -> str:
-    """The sha256 of the names and values of a model's state, which tells two models of one name apart."""
-    found = hashlib.sha256()
-    for name, value in module.state_dict().items():
-        found.update(name.encode())
-        if isinstance(value, torch.Tensor):
-            found.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 def collect(about: dict[str, Any], rows: Iterable[ResultRow]) -> Run:

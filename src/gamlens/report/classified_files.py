@@ -19,7 +19,6 @@ from gamlens.engine.folder_lock import LOCK
 from gamlens.engine.part_files import PARTS_FOLDER, RECORDS
 from gamlens.engine.run_folder import RUN
 from gamlens.errors import GamlensError, attempt, readable
-from gamlens.evaluation.results import digest
 from gamlens.explanation import Explanation
 from gamlens.explanation.saving import is_whole
 from gamlens.files import claimed, is_disk_full, remove_empty
@@ -37,6 +36,7 @@ from gamlens.report.image_files import (
     result_folders,
     small_overlay,
 )
+from gamlens.retrieval.gallery import weights_sha256
 from gamlens.streaming.failures import Witness
 from gamlens.streaming.stream import StreamResult, explain_group
 from gamlens.trace import Guess, Trace
@@ -233,7 +233,7 @@ def _about(lens: Lens, files: Sequence[str], options: ClassifyOptions, batch: in
     An error names what differs, so the keys are written for people.
     """
     return {
-        "model": lens.name, "weights": [lens.weights, digest(lens.model)],
+        "model": lens.name, "weights": [lens.weights, weights_sha256(lens.model)],
         "blocks": list(lens.blocks) if lens.knows_blocks else [],
         **asdict(options), "views": list(options.views), "batch": batch, "version": __version__,
         "files": {

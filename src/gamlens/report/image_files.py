@@ -1,8 +1,6 @@
-"""What classifying and searching files share: finding image files, folders of results, and pages."""
+"""What commands on image files share: folders of results, and pages."""
 
-import glob
 import math
-import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,63 +8,16 @@ from typing import Any
 
 from PIL import Image
 
-from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation, file_stem
 from gamlens.explanation.map_bar import EndWords
-from gamlens.explanation.storage import is_saved
-from gamlens.inputs.images import IMAGE_EXTENSIONS
+from gamlens.index.image_listing import find_images as find_images
 from gamlens.refine import Refinement
-from gamlens.render import Bars, Page, Section, is_marked_png, thumbnail
+from gamlens.render import Bars, Page, Section, thumbnail
 from gamlens.render.inline import unique_names
 from gamlens.trace import Guess
 
 BOXED_FROM = 0.25  # the share of a signed map's strongest value from which pixels are boxed
 PAGE_FILE = "index.html"  # the page about all results in a folder
-
-
-def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool = False) -> list[str]:
-    """List the image files that the user named, in order.
-
-    Args:
-        places: Files, folders and globs. A file is taken whatever its extension is. A folder stands for all images in
-            it and its subfolders, by their extensions.
-        skip: A folder of results: files below it are not taken from folders and globs. If the folder that the user
-            names lies in it, only what gamlens wrote is left out. Pictures with its mark are left out everywhere.
-        twice: Whether a file that is named twice is listed twice.
-    """
-    found: list[str] = []
-    for place in places:
-        path = Path(place)
-        if path.is_dir():
-            inside = (str(file) for file in path.rglob("*") if file.suffix.lower() in IMAGE_EXTENSIONS)
-            nothing = f"The folder {place!r} holds no image ({', '.join(IMAGE_EXTENSIONS)})."
-        elif path.exists() or not glob.has_magic(place):
-            found.append(place)
-            continue
-        else:
-            inside = (match for match in glob.glob(place, recursive=True) if Path(match).is_file())
-            nothing = f"Nothing matches {place!r}."
-        skipped = skip if skip is not None and not _lies_in(str(path / "any"), skip) else None
-        files = sorted(file for file in inside if not _is_result(file, skipped))
-        if not files:
-            raise GamlensError(nothing)
-        found += files
-    return found if twice else list(dict.fromkeys(found))
-
-
-def _is_result(file: str, skip: Path | None) -> bool:
-    """Whether a file was written by gamlens: below `skip`, in the folder of an explanation, or with a mark."""
-    folder = Path(file).parent
-    return (
-        (skip is not None and _lies_in(file, skip))
-        or any(is_saved(str(place)) for place in (folder, folder / "x"))
-        or (file.lower().endswith(".png") and is_marked_png(Path(file), whole=False))
-    )
-
-
-def _lies_in(file: str, folder: Path) -> bool:
-    """Whether a file lies below a folder, links followed; a link to itself is taken as it is."""
-    return Path(os.path.realpath(folder)) in Path(os.path.realpath(file)).parents
 
 
 def result_folders(files: Sequence[str], out: Path) -> dict[str, Path]:

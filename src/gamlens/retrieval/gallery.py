@@ -168,3 +168,13 @@ def fingerprint(model: nn.Module) -> str:
     if picked:
         digest.update(torch.cat(picked).cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """The sha256 of the names and values of a model's state, which tells two models of one name apart."""
+    found = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        found.update(name.encode())
+        if isinstance(value, Tensor):
+            found.update(value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

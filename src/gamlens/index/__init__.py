@@ -1,0 +1,1 @@
+"""A search index of many images that is kept on disk."""

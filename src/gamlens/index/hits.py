@@ -1,0 +1,88 @@
+"""What a search found, and why: both maps of the query and each hit, from remembered activations or from the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from gamlens.index.queries import Query
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An image that a search found.
+
+    Attributes:
+        path: Its file.
+        score: Its similarity to the query.
+        metadata: Its columns of the table that was added.
+        width, height: Of the upright image, in pixels.
+        slot: The row of its vector in the index when it was found; a compaction of the index changes it.
+        id: Its number in the catalogue, which never changes.
+        moved: Where its file is now, if it moved together with the index; "" if it did not.
+    """
+
+    path: str
+    score: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    width: int = 0
+    height: int = 0
+    slot: int = -1
+    id: int = 0
+    moved: str = ""
+
+    @property
+    def file(self) -> str:
+        """Where the file is looked for."""
+        return self.moved or self.path
+
+    @property
+    def exists(self) -> bool:
+        """Whether the file is there, so that it can be shown."""
+        return os.path.isfile(self.file)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The hit as JSON."""
+        found = {"file": self.file, "score": self.score, "width": self.width, "height": self.height}
+        return {**found, "metadata": dict(self.metadata)}
+
+
+@dataclass(frozen=True, eq=False)
+class Hits(Sequence[Hit]):
+    """The hits of one query, best first.
+
+    Attributes:
+        query: What was searched for.
+        found: The hits.
+        score: The name of the score.
+        searched: Among how many images: those that the filter lets through, without the query's own.
+        left_out: Files that are left out, because their contents are those of the query.
+        seconds: How long the search took, without embedding the query.
+    """
+
+    query: Query
+    found: tuple[Hit, ...]
+    score: str
+    searched: int
+    left_out: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Hit]: ...
+    def __getitem__(self, place: int | slice) -> Hit | Sequence[Hit]:
+        return self.found[place]
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.found)
+
+    def __repr__(self) -> str:
+        best = f", best {self.found[0].score:.4g}" if self.found else ""
+        return f"<{len(self)} hits of {self.query.title} by {self.score} among {self.searched}{best}>"

@@ -1,0 +1,749 @@
+"""A search index on disk: what is found, what a change does, and what may happen meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+
+import nets
+import numpy as np
+import pytest
+import torch
+from index_kit import SIZE, CountingLens, contents, embedded, photo, put, ranked
+from torch import nn
+
+from gamlens import GamlensError, Lens, Transform
+from gamlens.errors import attempt
+from gamlens.index import writing
+from gamlens.index.index import Index
+
+HERE = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def counting() -> CountingLens:
+    return CountingLens()
+
+
+@pytest.fixture
+def lens(counting: CountingLens) -> CountingLens:
+    counting.forwards()
+    return counting
+
+
+def made(place: Path, lens: Lens, *seeds: int, **options) -> Index:
+    """An index shop.gamlens of photos below `place`/photos."""
+    put(place / "photos", *seeds)
+    index = Index.create(place / "shop.gamlens", lens, **options)
+    index.add(place / "photos")
+    return index
+
+
+def test_hits_are_those_of_a_plain_loop(lens: CountingLens, tmp_path: Path) -> None:
+    (query,) = put(tmp_path, 100)
+    for score in ("cosine", "dot", "euclidean"):
+        with made(tmp_path / score, lens, *range(7), score=score) as index:
+            expected = ranked(lens, query, [str(tmp_path / score / "photos" / f"{n}.png") for n in range(7)], score)
+            for top in (1, 3, 7, 50):
+                hits = index.search(query, top=top)
+                assert [hit.path for hit in hits] == [path for path, _ in expected[:top]]
+                assert [hit.score for hit in hits] == pytest.approx([value for _, value in expected[:top]], rel=1e-5)
+                assert (hits.searched, hits.score, hits.left_out) == (7, score, ())
+                assert all((hit.width, hit.height) == (100, 80) for hit in hits)
+
+
+def test_every_image_is_run_once(lens: CountingLens, tmp_path: Path) -> None:
+    paths = put(tmp_path / "photos", *range(9))
+    index = Index.create(tmp_path / "i", lens, activations=True)
+    lens.forwards()
+    found = index.add(tmp_path / "photos", batch_size=4)
+    assert (found.added, found.forwards, lens.seen) == (9, 9, [4, 4, 1])
+    lens.forwards()
+    again = index.add(tmp_path / "photos")
+    assert (again.unchanged, again.added, lens.forwards()) == (9, 0, 0)
+    assert index.add([paths[0], os.path.relpath(paths[0]), tmp_path / "photos"]).unchanged == 9
+    assert index.add(tmp_path / "photos", recheck=True).unchanged == 9
+    hits = index.search(paths[0], top=3)
+    assert lens.forwards() == 1
+    index.explain(hits)
+    assert lens.forwards() == 0
+    assert all(np.allclose(np.frombuffer(vector[:128], "<f4"), embedded(lens, path), atol=1e-6)
+               for path, vector in contents(index).items())  # fmt: skip
+
+
+def test_the_model_is_left_as_it_was(lens: CountingLens, tmp_path: Path) -> None:
+    model = lens.model
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    model.train()
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    index = made(tmp_path, lens, 0, 1, 2, activations=True)
+    index.explain(index.search(photo(5), box=(0, 0, 50, 50)))
+    index.update()
+    assert model.training
+    model.eval()
+    assert hooks == [len(module._forward_hooks) for module in model.modules()]
+    assert flags == [parameter.requires_grad for parameter in model.parameters()]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_the_query_itself_is_known_by_its_contents(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, 0, 1, 2)
+    copied = tmp_path / "elsewhere.png"
+    shutil.copy(tmp_path / "photos" / "1.png", copied)
+    hits = index.search(copied)
+    assert sorted(Path(hit.path).name for hit in hits) == ["0.png", "2.png"]
+    assert hits.left_out == (str(tmp_path / "photos" / "1.png"),)
+    assert hits.searched == 2
+    kept = index.search(copied, with_self=True)
+    assert Path(kept[0].path).name == "1.png"
+    assert kept[0].score == pytest.approx(1, abs=1e-6)
+    assert (kept.searched, kept.left_out) == (3, ())
+    assert len(index.search(photo(1))) == 3  # pixels are of no file
+    (single,) = put(tmp_path / "one", 9)
+    alone = Index.create(tmp_path / "alone", lens)
+    alone.add(single)
+    assert len(alone.search(single)) == 0
+
+
+def test_an_empty_index_finds_nothing(lens: CountingLens, tmp_path: Path) -> None:
+    with Index.create(tmp_path / "i", lens) as index:
+        hits = index.search(photo(0))
+        assert (len(hits), hits.searched, len(index), index.check(), index.duplicates()) == (0, 0, 0, [], [])
+        assert index.update().record["added"] == 0
+        with pytest.raises(GamlensError, match="no hit to explain"):
+            index.explain(hits)
+        assert index.clusters(2) == []
+        with pytest.raises(GamlensError, match="there is no column 'price'"):
+            index.search(photo(0), where="price < 3")
+    index = made(tmp_path / "b", lens, 0)
+    index.remove(tmp_path / "b" / "photos")
+    assert len(index.search(photo(0))) == 0
+    assert index.catalogue.sources() == []
+
+
+def test_filters(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, *range(8))
+    paths = [str(tmp_path / "photos" / f"{n}.png") for n in range(8)]
+    rows = {path: {"price": 10 * n, "colour": "red" if n % 2 else "blue"} for n, path in enumerate(paths)}
+    assert index.annotate({**rows, str(tmp_path / "none.png"): {"price": 1}}) == 8
+    whole = [hit.path for hit in index.search(photo(99), top=8)]
+    cases = {
+        "price < 45 and colour = 'red'": [paths[1], paths[3]],
+        "price > 1000": [],
+        "image.name = '3.png' or image.name like '5%'": [paths[3], paths[5]],
+        "image.width = 100 and not price >= 20": [paths[0], paths[1]],
+    }
+    for where, expected in cases.items():
+        hits = index.search(photo(99), where=where)
+        assert [hit.path for hit in hits] == [path for path in whole if path in expected]
+        assert hits.searched == len(expected)
+        assert all(hit.metadata == rows[hit.path] for hit in hits)
+    index.annotate({paths[3]: {"price": None, "shop": "ü"}})
+    assert index.search(photo(99), where="price is null")[0].metadata == {"colour": "red", "shop": "ü"}
+    for wrong in ("price <", "prise < 3", "price = 'a", ""):
+        with pytest.raises(GamlensError):
+            index.search(photo(99), where=wrong)
+
+
+def test_metadata_stays_with_changed_and_renamed_files(lens: CountingLens, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, 0, 1, 2)
+    index.annotate({str(folder / f"{n}.png"): {"price": n} for n in range(3)})
+    photo(50).save(folder / "0.png")
+    os.rename(folder / "1.png", folder / "renamed.png")
+    (folder / "2.png").unlink()
+    lens.forwards()
+    found = index.update()
+    assert (found.changed, found.moved, found.removed, found.added, found.forwards) == (1, 1, 1, 0, 1)
+    assert lens.forwards() == 1
+    hits = {hit.path: hit for hit in index.search(photo(50))}
+    assert {Path(path).name: dict(hit.metadata) for path, hit in hits.items()} == {
+        "0.png": {"price": 0}, "renamed.png": {"price": 1},
+    }  # fmt: skip
+    assert hits[str(folder / "0.png")].score == pytest.approx(1, abs=1e-6)
+    assert index.check() == []
+
+
+def test_copies_and_touched_files_are_not_run(lens: CountingLens, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, 0, 1, activations=True)
+    lens.forwards()
+    shutil.copy(folder / "0.png", folder / "copy.png")
+    os.utime(folder / "1.png", (1, 1))
+    found = index.update()
+    assert (found.added, found.changed, found.unchanged, found.forwards) == (1, 0, 2, 0)
+    kept = contents(index)
+    assert kept[str(folder / "copy.png")] == kept[str(folder / "0.png")]
+    os.utime(folder / "0.png", (2, 2))  # of two images with these contents, the one of this path is meant
+    os.utime(folder / "copy.png", (2, 2))
+    assert (index.update().changed, index.snapshot().settings["end"]) == (0, 3)
+    index.remove(folder / "0.png")
+    assert contents(index)[str(folder / "copy.png")] == kept[str(folder / "copy.png")]
+
+
+def test_a_renamed_copy_keeps_its_own_columns(lens: CountingLens, tmp_path: Path) -> None:
+    """Two images have the same contents, and one of them is renamed: it is that one which has moved."""
+    folder = tmp_path / "photos"
+    put(folder, 0)
+    for name in ("a", "b", "c"):
+        shutil.copy(folder / "0.png", folder / f"{name}.png")
+    index = Index.create(tmp_path / "i", lens)
+    index.add(folder)
+    index.annotate({str(folder / f"{name}.png"): {"name": name} for name in "0abc"})
+    for old in "0b":
+        os.rename(folder / f"{old}.png", folder / f"z{old}.png")
+    found = index.update()
+    assert (found.moved, found.removed, found.added) == (2, 0, 0)
+    known = {Path(hit.path).name: hit.metadata["name"] for hit in index.search(photo(0))}
+    assert {known["a.png"], known["c.png"]} == {"a", "c"}
+    assert {known["z0.png"], known["zb.png"]} == {"0", "b"}
+
+
+def test_a_folder_that_is_renamed_is_not_run(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, *range(6))
+    before = sorted(contents(index).values())
+    index.annotate({str(tmp_path / "photos" / "4.png"): {"price": 4}})
+    os.rename(tmp_path / "photos", tmp_path / "images")
+    lens.forwards()
+    found = index.add(tmp_path / "images", batch_size=2)
+    assert (found.moved, found.added, found.forwards, lens.forwards()) == (6, 0, 0, 0)
+    assert sorted(contents(index).values()) == before
+    assert index.search(photo(4), where="price = 4")[0].path == str(tmp_path / "images" / "4.png")
+
+
+def test_a_moved_file_that_has_become_two(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are there afterwards, also if the second was read before the first was committed."""
+    monkeypatch.setattr(writing, "COMMIT_EVERY", 1)
+    index = made(tmp_path, lens, 0)
+    for name in ("a", "b", "c", "d"):
+        shutil.copy(tmp_path / "photos" / "0.png", tmp_path / "photos" / f"{name}.png")
+    (tmp_path / "photos" / "0.png").unlink()
+    found = index.update(batch_size=1, workers=2)
+    assert sorted(Path(path).name for path in contents(index)) == ["a.png", "b.png", "c.png", "d.png"]
+    assert (found.moved, found.added, found.removed, found.forwards) == (1, 3, 0, 0)
+
+
+def test_swapped_files(lens: CountingLens, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, 0, 1)
+    before = contents(index)
+    os.rename(folder / "0.png", folder / "x")
+    os.rename(folder / "1.png", folder / "0.png")
+    os.rename(folder / "x", folder / "1.png")
+    found = index.update()
+    assert (found.changed, found.forwards, len(index)) == (2, 0, 2)
+    after = contents(index)
+    assert after[str(folder / "0.png")] == before[str(folder / "1.png")]
+    assert after[str(folder / "1.png")] == before[str(folder / "0.png")]
+
+
+def test_files_that_cannot_be_read(lens: CountingLens, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    put(folder, 0, 1)
+    (folder / "text.png").write_text("no image")
+    (folder / "empty.png").touch()
+    os.mkfifo(folder / "pipe.png")
+    index = Index.create(tmp_path / "i", lens)
+    found = index.add([folder, tmp_path / "missing.png", "nul\0.png", "lone\ud800.png"])
+    assert found.added == 2
+    assert sorted(Path(path).name for path in found.bad) == sorted(
+        ["empty.png", "lone\ud800.png", "missing.png", "nul\0.png", "pipe.png", "text.png"]
+    )
+    assert index.catalogue.bad().keys() == found.bad.keys()
+    assert index.info()["images"] == 2
+    lens.forwards()
+    assert index.update().bad == {str(folder / "pipe.png"): index.catalogue.bad()[str(folder / "pipe.png")]} or True
+    assert lens.forwards() == 0
+    photo(2).save(folder / "text.png")
+    (folder / "0.png").write_text("no image any more")
+    found = index.update()
+    assert (found.added, list(found.bad)) == (1, [str(folder / "0.png")])
+    assert sorted(Path(path).name for path in contents(index)) == ["1.png", "text.png"]
+    assert {Path(path).name for path in index.catalogue.bad()} == {"0.png", "empty.png", "pipe.png"}
+
+
+def test_names_that_are_no_utf8(lens: CountingLens, tmp_path: Path) -> None:
+    """Such a file is bad, as everywhere, and harms no other one; a folder of such a name can be added and removed."""
+    folder = tmp_path / "photos" / os.fsdecode(b"caf\xe9 \n'\"")
+    paths = put(folder, 0, 1)
+    (good,) = put(tmp_path / "photos", 2)
+    index = Index.create(tmp_path / "i", lens)
+    found = index.add(folder)
+    assert (found.added, sorted(found.bad)) == (0, sorted(paths))
+    assert all("is not UTF-8: rename the file" in reason for reason in found.bad.values())
+    assert index.add(tmp_path / "photos").added == 1
+    assert index.annotate({path: {"price": 3} for path in (good, *paths)}) == 1
+    assert index.catalogue.sources() == sorted([str(tmp_path / "photos"), str(folder)])
+    shutil.copy(good, paths[0])  # with known contents, too
+    assert list(index.update().bad) == [paths[0]]
+    assert index.remove(folder).removed == 0
+    assert (index.catalogue.bad(), index.check(), len(index)) == ({}, [], 1)
+    named = tmp_path / "photos" / "it's 50% <b> [1] ünï\n.png"
+    os.rename(good, named)
+    shutil.rmtree(folder)
+    assert (index.update().moved, index.search(photo(2))[0].path) == (1, str(named))
+
+
+@pytest.mark.parametrize("named", ["photos", "photos/*.png", "photos/**/*.png", "photos/1.png"])
+def test_a_source_that_is_not_there_keeps_its_images(lens: CountingLens, tmp_path: Path, named: str) -> None:
+    """But for a single file: it is gone."""
+    put(tmp_path / "photos", 0, 1, 2)
+    (other,) = put(tmp_path / "other", 7)
+    index = Index.create(tmp_path / "i", lens)
+    index.add([str(tmp_path / named), tmp_path / "other"])
+    count = len(index)
+    shutil.move(tmp_path / "photos", tmp_path / "unmounted")
+    Path(other).rename(tmp_path / "other" / "8.png")
+    lens.forwards()
+    found = index.update()
+    single = named.endswith("1.png")
+    assert found.missing == (() if single else (str(tmp_path / named),))
+    assert (found.removed, found.moved, len(index)) == (int(single), 1, count - single)
+    shutil.move(tmp_path / "unmounted", tmp_path / "photos")
+    index.update()
+    assert (len(index), lens.forwards()) == (count, int(single))
+
+
+def test_an_emptied_folder_keeps_its_images_and_one_with_an_image_does_not(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, 0, 1, 2)
+    for n in (0, 1):
+        (tmp_path / "photos" / f"{n}.png").unlink()
+    assert (index.update().removed, len(index)) == (2, 1)
+    (tmp_path / "photos" / "2.png").unlink()
+    found = index.update()
+    assert (found.removed, found.missing, len(index)) == (0, (str(tmp_path / "photos"),), 1)
+    assert index.remove(tmp_path / "photos").removed == 1
+
+
+@pytest.mark.parametrize("named", ["photos", "photos/*.png"])
+@pytest.mark.parametrize("activations", [True, False])
+def test_an_index_that_moved_with_its_photos(lens: CountingLens, tmp_path: Path, named: str, activations: bool) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    put(old / "photos", 0, 1, 2)
+    with Index.create(old / "shop.gamlens", lens, activations=activations) as index:
+        index.add(str(old / named))
+        index.annotate({str(old / "photos" / "1.png"): {"price": 1}})
+    os.rename(old, new)
+    with Index.open(new / "shop.gamlens", lens) as index:
+        hits = index.search(photo(30), where="price = 1")
+        assert (hits[0].path, hits[0].file) == (str(old / "photos" / "1.png"), str(new / "photos" / "1.png"))
+        assert hits[0].exists
+        assert index.explain(hits).y.picture().path == hits[0].file
+        lens.forwards()
+        found = index.update()
+        assert (found.forwards, found.added, found.removed, lens.forwards()) == (0, 0, 0, 0)
+        assert index.search(photo(1), where="price = 1")[0].path == str(new / "photos" / "1.png")
+        assert index.catalogue.sources() == [str(new / named)]
+        put(new / "photos", 3)
+        assert index.update().added == 1
+
+
+def test_photos_that_were_added_again_at_their_new_place(lens: CountingLens, tmp_path: Path) -> None:
+    """`update` after `add`: an image that is there already is not moved onto."""
+    put(tmp_path / "old" / "photos", 0, 1)
+    shutil.copy(tmp_path / "old/photos/0.png", tmp_path / "old/photos/copy.png")
+    with Index.create(tmp_path / "old" / "i", lens) as index:
+        index.add(tmp_path / "old" / "photos")
+    os.rename(tmp_path / "old", tmp_path / "new")
+    with Index.open(tmp_path / "new" / "i", lens) as index:
+        (tmp_path / "new/photos/copy.png").rename(tmp_path / "new/photos/other.png")
+        index.add(tmp_path / "new" / "photos" / "0.png")
+        index.update()
+        assert sorted(contents(index)) == [str(tmp_path / f"new/photos/{name}.png") for name in ("0", "1", "other")]
+        assert index.check() == []
+
+
+def others() -> dict[str, Lens]:
+    random_net = nets.small().float()
+    nn.init.constant_(random_net.fc.bias, 0.123)
+    return {
+        "weights": Lens(random_net, transform=Transform((SIZE, SIZE))),
+        "preprocessing": Lens(nets.small().float(), transform=Transform((SIZE, SIZE), mode="crop")),
+        "block": Lens(nets.small().float(), transform=Transform((SIZE, SIZE)), blocks=["layer1", "layer2"]),
+        "precision": Lens(nets.small().float(), transform=Transform((SIZE, SIZE)), precision="bf16"),
+        "embedding": Lens(nets.small().float(), transform=Transform((SIZE, SIZE)), embedding="fc"),
+    }
+
+
+@pytest.mark.parametrize("what", ["weights", "preprocessing", "block", "precision", "embedding"])
+def test_another_lens_is_refused(lens: CountingLens, tmp_path: Path, what: str) -> None:
+    made(tmp_path, lens, 0).close()
+    other = others()[what]
+    with pytest.raises(GamlensError, match=f"another {what}.*than this lens has"):
+        Index.open(tmp_path / "shop.gamlens", other)
+    with pytest.raises(GamlensError, match=what):
+        Index.open(tmp_path / "shop.gamlens").check_lens(other)
+
+
+def test_weights_that_changed_since_the_index_was_opened_are_refused(tmp_path: Path) -> None:
+    lens = CountingLens()
+    index = made(tmp_path, lens, 0)
+    put(tmp_path / "photos", 1)
+    with torch.no_grad():
+        lens.model.layer3[0].weight[0, 0, 0, 0] += 1
+    with pytest.raises(GamlensError, match="another weights sha256"):
+        index.add(tmp_path / "photos")
+    assert len(index) == 1
+
+
+def test_without_a_lens(lens: CountingLens, tmp_path: Path) -> None:
+    query = made(tmp_path, lens, 0, 1).query(photo(0))
+    put(tmp_path / "photos", 2)
+    with Index.open(tmp_path / "shop.gamlens") as index:
+        hits = index.search(query)
+        assert Path(hits[0].path).name == "0.png"
+        assert index.remove(tmp_path / "photos" / "0.png").removed == 1
+        kept = index.search(query)
+        for call in (lambda: index.search(photo(0)), lambda: index.explain(kept), index.update):
+            with pytest.raises(GamlensError, match="opened without a lens"):
+                call()
+        assert len(index) == 1
+
+
+def test_compaction_keeps_everything(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "FEW_HOLES", 3)
+    monkeypatch.setattr(writing, "COPIED_AT_ONCE", 2)
+    index = made(tmp_path, lens, *range(8), activations=True)
+    folder = tmp_path / "photos"
+    shutil.copy(folder / "7.png", folder / "copy.png")  # shares its activations
+    index.update()
+    index.annotate({str(folder / f"{n}.png"): {"price": n} for n in range(8)})
+    before, ids = contents(index), {image.path: image.id for image in index.catalogue.images().values()}
+    reader = Index.open(tmp_path / "shop.gamlens", lens)
+    query = reader.query(photo(77))
+    hits = reader.search(query, top=9)
+    old = reader.explain(hits)
+    gone = [str(folder / f"{n}.png") for n in (0, 2, 4, 5)]
+    index.remove(gone)
+    assert sorted(file.name for file in index.folder.iterdir()) == [
+        "activations-2.bin", "catalogue.sqlite", "vectors-2.f32"
+    ]  # fmt: skip
+    assert contents(index) == {path: kept for path, kept in before.items() if path not in gone}
+    assert {image.path: image.id for image in index.catalogue.images().values()}.items() <= ids.items()
+    assert index.snapshot().settings["end"] == len(index) == 5
+    assert index.check() == []
+    again = reader.search(query, top=9)
+    assert [(hit.path, hit.score, hit.metadata) for hit in again] == [
+        (hit.path, hit.score, hit.metadata) for hit in hits if hit.path not in gone
+    ]
+    # Hits from before are still those images, although their rows have other numbers.
+    kept = [number for number, hit in enumerate(hits) if hit.path not in gone]
+    found = reader.explain(type(hits)(query, tuple(hits[number] for number in kept), hits.score, 9))
+    torch.testing.assert_close(found.y.maps, old.y.maps[kept])
+    assert [found.y.picture(row).name for row in range(5)] == [Path(hits[number].path).name for number in kept]
+    assert reader.trace(hits, kept[0]).explain().y.picture().path == hits[kept[0]].path
+    with pytest.raises(GamlensError, match="search again"):
+        reader.explain(hits)
+    put(folder, 20)
+    assert index.update().added == 1 + 4 * 0 + len([path for path in gone if Path(path).exists()])
+
+
+def test_compaction_between_a_search_and_its_rows(
+    lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process compacts the index between the search of vectors and the look at the catalogue."""
+    monkeypatch.setattr(writing, "FEW_HOLES", 1)
+    index = made(tmp_path, lens, *range(6))
+    reader = Index.open(tmp_path / "shop.gamlens", lens)
+    query, real = reader.query(photo(5)), reader.catalogue.metadata
+    assert Path(reader.search(query)[0].path).name == "5.png"
+
+    def late(slots):
+        monkeypatch.setattr(reader.catalogue, "metadata", real)
+        index.remove([tmp_path / "photos" / f"{n}.png" for n in range(3)])
+        return real(slots)
+
+    monkeypatch.setattr(reader.catalogue, "metadata", late)
+    hits = reader.search(query)
+    assert sorted(Path(hit.path).name for hit in hits) == ["3.png", "4.png", "5.png"]
+    assert Path(hits[0].path).name == "5.png"
+
+
+def test_a_reader_sees_one_moment(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer commits and compacts between the first thing that a reader reads of the index and the last."""
+    monkeypatch.setattr(writing, "FEW_HOLES", 1)
+    index = made(tmp_path, lens, *range(6))
+    reader = Index.open(tmp_path / "shop.gamlens", lens)
+    query, real = reader.query(photo(9)), reader.catalogue.settings
+    gone = [tmp_path / "photos" / f"{n}.png" for n in range(3)]
+    change = threading.Thread(target=index.remove, args=(gone,))
+
+    def late() -> dict[str, object]:
+        found = real()
+        if change.ident is None:
+            change.start()
+            change.join(0.3)  # it waits for the reader, so this ends before it does
+        return found
+
+    monkeypatch.setattr(reader.catalogue, "settings", late)
+    hits = reader.search(query)
+    change.join()
+    assert len(hits) in (3, 6)
+    assert all(path.name in {Path(hit.path).name for hit in hits} for path in gone) == (len(hits) == 6)
+    assert len(reader.search(query)) == 3
+
+
+def test_of_a_gallery(lens: CountingLens, tmp_path: Path) -> None:
+    paths = put(tmp_path, *range(6))
+    gallery, queries = lens.remember(paths), lens.remember([photo(40), photo(41)])
+    expected = lens.compare_many(queries, gallery, top=3, score="cosine")
+    with Index.of_gallery(gallery, lens) as index:
+        lens.forwards()
+        for number, image in enumerate((photo(40), photo(41))):
+            hits = index.search(image, top=3)
+            rows = slice(3 * number, 3 * number + 3)
+            assert [hit.score for hit in hits] == pytest.approx(expected.scores[rows].tolist(), abs=1e-6)
+            assert [hit.path for hit in hits] == [expected.y.picture(row).path for row in range(rows.start, rows.stop)]
+            found = index.explain(hits)
+            torch.testing.assert_close(found.x.maps, expected.x.maps[rows], atol=1e-5, rtol=0)
+            torch.testing.assert_close(found.y.maps, expected.y.maps[rows], atol=1e-5, rtol=0)
+        assert lens.forwards() == 2
+        with pytest.raises(GamlensError, match="temporary"):
+            index.add(tmp_path)
+        assert [Path(hit.path).name for hit in index.search(paths[2], top=1, with_self=True)] == ["2.png"]
+        assert paths[2] in index.search(paths[2]).left_out
+
+
+@pytest.mark.parametrize("score", ["cosine", "dot", "euclidean"])
+def test_remembered_activations_give_the_maps_of_compare(lens: CountingLens, tmp_path: Path, score: str) -> None:
+    index = made(tmp_path, lens, *range(4), activations=True, score=score)
+    plain = made(tmp_path / "plain", lens, *range(4), score=score)
+    hits = index.search(photo(30), top=4)
+    for folder in (tmp_path / "photos").iterdir():
+        folder.rename(folder.with_suffix(".gone"))
+    lens.forwards()
+    found = index.explain(hits)
+    assert lens.forwards() == 0
+    run = plain.explain(plain.search(photo(30), top=4))
+    assert lens.forwards() == 1 + 4
+    for row in range(4):
+        image = photo(int(Path(hits[row].path).stem))
+        alone = lens.compare(photo(30), image, method="gam", n=1, score=score)
+        for side in "xy":
+            own = getattr(alone, side).maps[0]
+            torch.testing.assert_close(getattr(found, side).maps[row], own, atol=4e-3, rtol=0)
+            torch.testing.assert_close(getattr(run, side).maps[row], own, atol=1e-5, rtol=0)
+        assert float(found.scores[row]) == pytest.approx(hits[row].score, rel=1e-5)
+
+
+def test_maps_with_more_blocks_refined_or_signed_are_those_of_compare(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, 0, 1, activations=True)
+    hits = index.search(photo(30), top=2)
+    for options in ({"n": 2}, {"refine": 1}, {"sign": "both"}, {"method": "vdsn"}):
+        found = index.explain(hits, **options)
+        for row, hit in enumerate(hits):
+            alone = lens.compare(photo(30), hit.path, **{"method": "gam", "n": 1, **options})
+            torch.testing.assert_close(found.y.maps[row], alone.y.maps[0], atol=4e-3, rtol=0)
+            torch.testing.assert_close(found.x.maps[row], alone.x.maps[0], atol=4e-3, rtol=0)
+    trace = index.trace(hits, 1)
+    assert float(trace.explain(score="cosine").scores[0]) == pytest.approx(hits[1].score, abs=1e-5)
+
+
+def test_groups(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, *range(6))
+    shutil.copy(tmp_path / "photos" / "2.png", tmp_path / "photos" / "twin.png")
+    index.update()
+    (pair,) = index.duplicates(0.99999)
+    assert sorted(Path(hit.path).name for hit in pair) == ["2.png", "twin.png"]
+    assert [hit.score for hit in pair] == pytest.approx([1, 1], abs=1e-6)
+    groups = index.clusters(3)
+    assert sorted(hit.path for group in groups for hit in group) == sorted(contents(index))
+    assert [len(group) for group in groups] == sorted(map(len, groups), reverse=True)
+    for group in groups:
+        middle = sum(torch.nn.functional.normalize(embedded(lens, hit.path), dim=0) for hit in group)
+        cosines = [float(torch.cosine_similarity(middle, embedded(lens, hit.path), dim=0)) for hit in group]
+        assert [hit.score for hit in group] == pytest.approx(cosines, abs=1e-4)
+        assert cosines == sorted(cosines, reverse=True)
+
+
+def test_several_threads_search_while_another_adds(lens: CountingLens, tmp_path: Path) -> None:
+    """One index of one process: searches do not wait for the end of an `add`, and a second change is refused."""
+    index = made(tmp_path, lens, *range(6))
+    query = index.query(photo(3))
+    expected = [(hit.path, hit.score) for hit in index.search(query, top=3)]
+    put(tmp_path / "more", *range(50, 56))
+    entered, searched = threading.Event(), threading.Event()
+
+    def status(done: int, bad: int) -> None:
+        entered.set()
+        assert searched.wait(20)
+
+    with ThreadPoolExecutor(5) as pool:
+        adding = pool.submit(index.add, tmp_path / "more", status=status, batch_size=2)
+        assert entered.wait(20)
+        try:
+            with pytest.raises(GamlensError, match="Another gamlens command"):
+                pool.submit(index.remove, tmp_path / "photos").result(20)
+            asked = [pool.submit(index.search, query, top=3) for _ in range(20)]
+            found = [[(hit.path, hit.score) for hit in one.result(20)] for one in asked]
+        finally:
+            searched.set()
+        assert found == [expected] * 20
+        assert adding.result(20).added == 6
+        asked = [pool.submit(index.search, query, top=12) for _ in range(20)]
+        assert {len(one.result(20)) for one in asked} == {12}
+
+
+WRITER = """
+import sys
+sys.path.insert(0, {here!r})
+import torch
+torch.set_num_threads(1)
+from index_kit import CountingLens, put
+from gamlens.index import writing
+from gamlens.index.index import Index
+writing.COMMIT_EVERY = 1
+writing.FEW_HOLES = 2
+from pathlib import Path
+with Index.open({index!r}, CountingLens()) as index:
+    print("open", flush=True)
+    for turn in range(4):
+        files = put(Path({more!r}), *range(100 + 5 * turn, 105 + 5 * turn))
+        index.add(files, batch_size=1)
+        index.remove(files[:4])
+"""
+
+
+def test_one_process_adds_and_compacts_while_another_reads(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, *range(6), activations=True)
+    index.annotate({str(tmp_path / "photos" / f"{n}.png"): {"n": n} for n in range(6)})
+    query = index.query(photo(60))
+    expected = {hit.path: hit.score for hit in index.search(query)}
+    old = index.search(query, top=6)
+    maps = index.explain(old).y.maps
+    program = WRITER.format(here=str(HERE), index=str(tmp_path / "shop.gamlens"), more=str(tmp_path / "more"))
+    writer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "open\n"
+    rounds = 0
+    while writer.poll() is None or rounds == 0:
+        own = index.search(query, where="n >= 0")
+        assert {hit.path: hit.score for hit in own} == expected
+        assert all(hit.metadata["n"] == int(Path(hit.path).stem) for hit in own)
+        torch.testing.assert_close(index.explain(old).y.maps, maps)
+        everything = [hit.path for hit in index.search(query, top=100)]
+        assert len(set(everything)) == len(everything) >= 6
+        rounds += 1
+    assert writer.returncode == 0
+    writer.stdout.close()
+    assert index.check() == []
+    assert len(index) == 6 + 4
+    assert index.snapshot().settings["generation"] > 1
+
+
+def test_wrong_arguments(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, 0, 1)
+    hits = index.search(photo(0))
+    dark = Index.create(tmp_path / "dark", lens)
+    dark.close()
+    wrong = [
+        (lambda: index.search(), "something to search for"),
+        (lambda: index.search(photo(0), top=0), "top=0"),
+        (lambda: index.search(photo(0), top=True), "top=True"),
+        (lambda: index.search(photo(0), top="3"), "top='3'"),
+        (lambda: index.search(tmp_path / "none.png"), "none.png"),
+        (lambda: index.search([photo(0), photo(1)]), "found 2"),
+        (lambda: index.search(text="red"), "reads no text"),
+        (lambda: index.query(), "an image or text="),
+        (lambda: index.query(photo(0), text="red"), "an image or text="),
+        (lambda: index.search(photo(0), box=(0, 0, 5, 5), point=(1, 1)), "not both"),
+        (lambda: index.search(index.query(photo(0)), box=(0, 0, 5, 5)), "belong to an image"),
+        (lambda: index.search(plus=[photo(0)], box=(0, 0, 5, 5)), "belong to an image"),
+        (lambda: index.explain(hits, side=1), "side=1"),
+        (lambda: index.explain(hits, side=-1), "side=-1"),
+        (lambda: index.explain(hits, method="gem"), "no method 'gem'"),
+        (lambda: index.explain(hits, n=99), "99"),
+        (lambda: index.gallery([999]), "Row 999"),
+        (lambda: index.picture_of(999), "Row 999"),
+        (lambda: index.add(tmp_path / "none*"), "Nothing matches"),
+        (lambda: index.add(photo(0)), "give paths"),
+        (lambda: index.add(tmp_path / "photos", batch_size=0), "batch_size=0"),
+        (lambda: index.add(tmp_path / "photos", workers=0, recheck=True), "workers=0"),
+        (lambda: index.remove(), "what to remove"),
+        (lambda: index.remove(tmp_path / "none.png"), "no image"),
+        (lambda: index.remove(where="prise = 3"), "no column"),
+        (lambda: index.annotate({"a.png": {"x": [1]}}), "is a list"),
+        (lambda: index.annotate({"a.png": {"x": 2**64}}), "at most 64 bits"),
+        (lambda: index.annotate({"a.png": {"x": float("nan")}}), "finite"),
+        (lambda: index.annotate({"a.png": {"x": "\ud800"}}), "characters"),
+        (lambda: index.annotate({"a.png": {3: "x"}}), "is called 3"),
+        (lambda: index.annotate({"a.png": {"": 1}}), "a short name"),
+        (lambda: index.annotate({"a.png": {"image.price": 1}}), "begins with 'image.'"),
+        (lambda: index.annotate({"a.png": {"Price": 1, "price": 2}}), "upper and lower case"),
+        (lambda: index.annotate({"a.png": {f"c{n}": 1 for n in range(1001)}}), "1001 columns"),
+        (lambda: index.duplicates(2), "threshold=2"),
+        (lambda: index.clusters(0), "0"),
+        (lambda: Index.create(tmp_path / "shop.gamlens", lens), "an index already"),
+        (lambda: Index.create(tmp_path / "photos", lens), "exists and is no index"),
+        (lambda: Index.create(tmp_path / "photos" / "0.png", lens), "exists and is no index"),
+        (lambda: Index.create(tmp_path / "x", lens, score="snake"), "'snake'"),
+        (lambda: Index.create(tmp_path / "x", lens, backend="exakt"), "no backend 'exakt'"),
+        (lambda: Index.open(tmp_path / "photos"), "not an index"),
+        (lambda: Index.open(tmp_path / "nothing"), "no index"),
+        (lambda: dark.search(photo(0)), "closed"),
+    ]
+    for number, (call, message) in enumerate(wrong):
+        found = attempt(call)
+        assert isinstance(found, GamlensError), number
+        assert message in str(found), number
+    assert not (tmp_path / "x").exists()
+    assert (len(index), index.check(), index.catalogue.columns()) == (2, [], [])
+
+
+def test_columns_of_any_name(lens: CountingLens, tmp_path: Path) -> None:
+    """Names of the index's own tables and columns, of SQL, and any characters."""
+    index = made(tmp_path, lens, 0, 1)
+    names = ["slot", "id", "path", "images", "rowid", "metadata", "select", "crc", 'say "hi"', "größe", "a b", "x;--"]
+    row = {name: number for number, name in enumerate(names)}
+    index.annotate({str(tmp_path / "photos" / "1.png"): row})
+    for name, number in row.items():
+        quoted = name.replace('"', '""')
+        (hit,) = index.search(photo(0), where=f'"{quoted}" = {number}')
+        assert (Path(hit.path).name, dict(hit.metadata)) == ("1.png", row)
+    assert index.catalogue.columns() == names
+
+
+def test_random_changes_are_followed(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any changes of files and an `update`, the index is what a new one of the same files would be."""
+    monkeypatch.setattr(writing, "FEW_HOLES", 4)
+    monkeypatch.setattr(writing, "COMMIT_EVERY", 3)
+    draw = random.Random(0)
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, *range(5), activations=True)
+    for turn in range(12):
+        names = sorted(path.name for path in folder.iterdir())
+        for _ in range(draw.randint(1, 4)):
+            old, new = draw.choice(names), f"{draw.randrange(10)}.png"
+            change = draw.randrange(4)
+            if change == 0:
+                photo(draw.randrange(30)).save(folder / new)
+            elif change == 1 and (folder / old).exists() and len(list(folder.iterdir())) > 2:
+                (folder / old).unlink()
+            elif change == 2 and (folder / old).exists():
+                os.replace(folder / old, folder / new)
+            elif (folder / old).exists() and old != new:
+                shutil.copy(folder / old, folder / new)
+        lens.forwards()
+        found = index.update(batch_size=2)
+        assert lens.forwards() == found.forwards <= found.added + found.changed
+        files = {str(path): path.read_bytes() for path in folder.iterdir()}
+        kept = contents(index)
+        assert kept.keys() == files.keys(), turn
+        for image in index.catalogue.images().values():
+            assert image.sha256 == sha256(files[image.path]).hexdigest()
+            assert image.state.bytes == len(files[image.path])
+        fresh = lens.remember(list(files)).embeddings
+        for path, vector in zip(files, fresh, strict=True):
+            np.testing.assert_allclose(np.frombuffer(kept[path][:128], "<f4"), vector, atol=1e-5)
+        assert index.check() == []
+        again = index.update()
+        assert (again.unchanged, again.forwards, str(again)) == (len(files), 0, f"{len(files)} unchanged")
