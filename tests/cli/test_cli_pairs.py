@@ -231,7 +231,10 @@ REFUSED = (
     (["compare", "{x}", "--text", "a cat", "--links"], "--links needs two images, not a caption"),
     (["compare", "{x}", "--text", "a", "--text", "b", "--against", "c"], "--text names 2; give one."),
     (["compare", "{x}", "{y}", "--links", "--score", "euclidean"], "give --score one of cosine, dot."),
-    (["compare", "{x}", "{y}", "--links", "--baseline", "grey"], "--baseline grey: give one of auto, zeros, blank, average."),
+    (
+        ["compare", "{x}", "{y}", "--links", "--baseline", "grey"],
+        "--baseline grey: give one of auto, zeros, blank, average.",
+    ),
     (["compare", "{x}", "{y}", "--links", "--x-box", "cat=1,2,3"], "give NAME=x0,y0,x1,y1 in pixels of the image"),
     (["compare", "{x}", "{y}", "--links", "--x-box", "1,2,3,4"], "give NAME=x0,y0,x1,y1 in pixels of the image"),
     (["compare", "{x}", "{y}", "--links", "--y-box", "a=0,0,nan,9"], "the box does not lie in"),

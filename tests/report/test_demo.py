@@ -26,6 +26,7 @@ SECTIONS = (
     "What is alike, and what still differs?",
     "Why this one rather than that one?",
     "Which place matches which?",
+    "Found, and why",
 )
 
 
@@ -41,7 +42,7 @@ def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
     page, said = made
     text = page.read_text()
     assert [title for title in SECTIONS if f">{title}</h2>" in text] == list(SECTIONS)
-    assert text.count("<img") == 4 + 6 + 8 + 2 + 10 + 8 + (12 + 3) + 6 + 4 + 1
+    assert text.count("<img") == 4 + 6 + 8 + 2 + 10 + 8 + (12 + 3) + 6 + 4 + 1 + 2 * 13
     assert not re.search(r"(src|href)=.https?:", text)
     assert len(said) == demo.STEPS
 
@@ -49,8 +50,8 @@ def test_page_is_whole(made: tuple[Path, list[str]]) -> None:
 @pytest.mark.slow
 def test_pictures_are_written(made: tuple[Path, list[str]]) -> None:
     files = sorted(made[0].parent.glob("*.png"))
-    assert len(files) == len(SECTIONS) + 1  # the sharper maps are two
-    assert files[-1].name == "10-which-place-matches-which.png"
+    assert len(files) == len(SECTIONS) + 2  # the sharper maps are two, and so are the searches
+    assert files[-1].name == "11-found-and-why.png"
     assert all(Image.open(file).width > 400 for file in files)
 
 
@@ -67,6 +68,20 @@ def test_sharper_maps_stand_beside_those_without() -> None:
         assert np.abs(pixels(before) - pixels(after)).mean() > 2
     assert "`lens.classify(x, sharp=True)`" in section.lead
     assert "`--sharp`" in section.lead
+
+
+@pytest.mark.slow
+def test_a_region_finds_what_is_in_it() -> None:
+    """The whole picture finds the cat first, its half with the cup the cup, by a map that lies in that half."""
+    section = demo.found_in_photos(Lens(DEFAULT_MODEL))
+    whole, part = (block for block in section.blocks if isinstance(block, Grid))
+    names = [[panel.caption for panel in grid.rows[0] if panel] for grid in (whole, part)]
+    assert [own[1] for own in names] == ["cat", "coffee"]
+    on_query = part.rows[2][1]
+    assert on_query is not None
+    drawn = np.asarray(on_query.image.convert("HSV"), dtype=float)[:, :, 1]
+    middle = drawn.shape[1] // 2
+    assert 5 * drawn[:, : middle - 20].mean() < drawn[:, middle:].mean()
 
 
 def pixels(panel: Panel | None) -> np.ndarray:

@@ -11,6 +11,7 @@ from gamlens.cli import (
     explain,
     export,
     group_command,
+    index_command,
     leaderboard_command,
     reproduce,
     sanity,
@@ -34,3 +35,4 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 app.registered_commands.sort(key=lambda command: ORDER.find(command.name or ""))
 app.add_typer(sanity.app, name="sanity")
+app.add_typer(index_command.app, name="index")

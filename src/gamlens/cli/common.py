@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -74,8 +75,11 @@ def say_json(record: Any) -> None:
 def say_table(
     header: Sequence[str | Column], lines: Iterable[Sequence[str]], *, title: str | None = None, **style: Any
 ) -> None:
-    """Print a table on standard output, its title and cells literally; `style` is passed on to rich's Table."""
-    table = Table(*header, title=None if title is None else _safe(title), **style)
+    """Print a table on standard output, its title, heads and cells literally; `style` is passed on to rich's Table."""
+    heads = [replace(head) if isinstance(head, Column) else Column(head) for head in header]
+    for head in heads:
+        head.header = _safe(head.header) if isinstance(head.header, str) else head.header
+    table = Table(*heads, title=None if title is None else _safe(title), **style)
     for line in lines:
         table.add_row(*map(_safe, line))
     out_console.print(table)

@@ -183,6 +183,17 @@ RefineKeep = Annotated[
 ]
 SharpFlag = Annotated[bool, Option("--sharp", help=f"Make sharper maps: the same as --refine {Refinement.blocks}.")]
 
+WhereFilter = Annotated[
+    str | None,
+    Option(
+        "--where",
+        help='Only images that this filter lets through, by the columns of the table that was added: "price < 50 and '
+        "colour = 'red'\". It knows = != < <= > >=, in (...), like 'a%', between a and b, is null, and, or, not. "
+        "image.path, image.name, image.width, image.height and image.bytes can be named, too.",
+        show_default=False,
+    ),
+]
+
 # Data sets and what is measured on them
 DatasetName = Annotated[str, Option(help=f"The kind of data set: {DATASET_HELP}.")]
 DatasetRoot = Annotated[

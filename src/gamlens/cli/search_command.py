@@ -1,41 +1,88 @@
 """The command `search`: find similar images and explain each match."""
 
-import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Column
-from typer import Option
+from typer import Argument, Option
 
-from gamlens import METHODS, GamlensError, Lens, Refinement, render
+from gamlens import GamlensError, Lens, Refinement, render
 from gamlens.cli import options
-from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, say_table, tell
+from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, tell
+from gamlens.cli.index_command import IndexModel, opened
+from gamlens.cli.index_search import IndexQueries, is_index, numbers_of, reads, search_in_index, show_matches
 from gamlens.files import claimed
 from gamlens.models.devices import AUTO
 from gamlens.report import search as work
-from gamlens.report.image_files import PAGE_FILE, about_sharpness, find_images
+from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign, find_images
+from gamlens.scores import PAIR_SCORES
 
 NAMED = 3
+# Options that make sense for an index alone, by their parameters.
+ONLY_OF_INDEX = {
+    "where": "--where", "box": "--box", "point": "--point", "plus": "--plus", "minus": "--minus", "text": "--text",
+    "explain": "--explain",
+}  # fmt: skip
 
 
-@command("search cheetah.jpg --in photos/ --top 5 --save-gallery photos.npz --out alike")
+@command("search cheetah.jpg --in photos/ --top 5 --out alike")
 def search(
-    queries: options.ImagePaths,
+    queries: Annotated[
+        list[str] | None,
+        Argument(help="Image files, folders of images, or globs in quotes.", show_default=False),
+    ] = None,
     places: Annotated[
-        list[str],
+        list[str] | None,
         Option(
             "--in",
-            help="Where to search: a folder, a file or a glob (repeat the option for several), or one .npz file that "
-            "--save-gallery wrote.",
+            help="Where to search: an index that `gamlens index add` made; or a folder, a file or a glob (repeat the "
+            "option for several); or one .npz file that --save-gallery wrote.",
+            show_default=False,
         ),
-    ],
-    model: options.ModelName = options.DEFAULT_MODEL,
+    ] = None,
+    model: IndexModel = None,
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
     top: Annotated[int, Option(help="How many matches to show per query.", min=1)] = 5,
-    score: options.PairScoreName = "cosine",
+    score: Annotated[
+        str | None,
+        Option(
+            help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}. By default cosine; an index "
+            "has its own.",
+            show_default=False,
+        ),
+    ] = None,
+    where: options.WhereFilter = None,
+    box: Annotated[
+        str | None,
+        Option(help="In an index: search for this region of the query, x0,y0,x1,y1 in its pixels.", show_default=False),
+    ] = None,
+    point: Annotated[
+        str | None,
+        Option(
+            help="In an index: search for the place of the query that lies at x,y in its pixels.", show_default=False
+        ),
+    ] = None,
+    plus: Annotated[
+        list[str] | None,
+        Option(
+            help="In an index: a further image that matches shall be like (repeat for several).", show_default=False
+        ),
+    ] = None,
+    minus: Annotated[
+        list[str] | None,
+        Option(help="In an index: an image that matches shall be unlike (repeat for several).", show_default=False),
+    ] = None,
+    text: Annotated[
+        str | None,
+        Option(help="In an index of a model that reads text: a caption that matches shall fit.", show_default=False),
+    ] = None,
+    explain: Annotated[
+        bool,
+        Option("--explain", help="In an index: also show why, with both maps of every match, on a page in --out."),
+    ] = False,
     method: options.SearchMethodName = "gam",
     n: Annotated[
         int,
@@ -50,12 +97,14 @@ def search(
     refine: options.RefineBlocks = 0,
     keep: options.RefineKeep = None,
     sharp: options.SharpFlag = False,
+    sign: options.MapSign = None,
     save_gallery: Annotated[
         Path | None,
         Option(
             help="Save what was computed from the searched images to this .npz file, for --in of later searches. With "
             "--refine or --sharp it also holds the earlier blocks, which makes it several times as large; a later "
-            "search that refines maps then runs no searched image again."
+            "search that refines maps then runs no searched image again. An index (`gamlens index add`) can grow and "
+            "has filters."
         ),
     ] = None,
     with_self: Annotated[
@@ -66,24 +115,55 @@ def search(
     json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
 ) -> None:
-    """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match."""
+    """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match.
+
+    In an index, matches come at once, and --explain shows why.
+    """
+    if not places:
+        raise GamlensError("Say where to search: --in shop.gamlens, or --in FOLDER.")
     refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])
-    how = work.SearchOptions(score, method, n, fuse, top, with_self, lattice, refined)
+    sign = options.chosen_sign(sign, methods=[method])
+    if out.exists() and not out.is_dir():
+        raise GamlensError(f"--out {out} is a file: name a folder.")
+    if is_index(places):
+        how = work.SearchOptions(score or "cosine", method, n, fuse, top, with_self, lattice, refined, sign)
+        asked = IndexQueries(
+            files=find_images(queries, skip=out) if queries else [], plus=plus or [], minus=minus or [], text=text,
+            box=numbers_of("--box", box, 4), point=numbers_of("--point", point, 2),
+        )  # fmt: skip
+        if save_gallery is not None:
+            raise GamlensError("--save-gallery belongs to a search in files: an index is saved already.")
+        with opened(Path(places[0]), model, weights, blocks, embedding, device) as index:
+            if score not in (None, index.score):
+                raise GamlensError(f"This index ranks images by {index.score}: leave out --score {score}.")
+            search_in_index(
+                index, asked, replace(how, score=index.score), where=where, explain=explain or maps, maps=maps,
+                out=out, json_=json_,
+            )  # fmt: skip
+        return
+    given = {"where": where, "box": box, "point": point, "plus": plus, "minus": minus, "text": text, "explain": explain}
+    if unused := [option for name, option in ONLY_OF_INDEX.items() if given[name]]:
+        raise GamlensError(
+            f"{unused[0]} belongs to a search in an index: make one with `gamlens index add {places[0]} --to "
+            "photos.gamlens`, and give --in photos.gamlens."
+        )
+    if not queries:
+        raise GamlensError("Name an image to search for, such as photo.jpg.")
+    score = score or "cosine"
+    how = work.SearchOptions(score, method, n, fuse, top, with_self, lattice, refined, sign)
     if save_gallery is not None and (save_gallery.suffix != ".npz" or _saved(places)):
         raise GamlensError(
             f"--save-gallery {save_gallery}: name a .npz file, and images or a folder to search with --in (a saved "
             "gallery is not saved again)."
         )
-    if out.exists() and not out.is_dir():
-        raise GamlensError(f"--out {out} is a file: name a folder.")
-    asked = find_images(queries, skip=out)
-    lens = make_lens(model, weights, blocks, device, embedding=embedding)
+    asked_files = find_images(queries, skip=out)
+    lens = make_lens(model or options.DEFAULT_MODEL, weights, blocks, device, embedding=embedding)
     answers: list[work.QueryMatches] = []
     # A gallery that is saved, or was, holds earlier blocks. Of images that are searched only once, which may be very
     # many, they are not kept: only the matches are run again.
     kept = refined if save_gallery is not None or _saved(places) else None
     with claimed(out):
-        seen = work.remember(lens, asked, refine=kept)
+        seen = work.remember(lens, asked_files, refine=kept)
         how.check(lens, seen.images.pictures[0])
         for _, error in seen.bad:
             tell("error", error, "bold red")
@@ -93,23 +173,17 @@ def search(
             for answer in work.search(lens, seen.images, searched.images, how, out=out, maps=maps):
                 answers.append(answer)
                 progress(len(answers), 0)
-        lead = f"{_reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
-        lead += about_sharpness(refined)
-        index = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / PAGE_FILE)
+        lead = f"{reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
+        lead += about_sharpness(refined) + about_sign(sign)
+        index_page = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / PAGE_FILE)
     if json_:
         say_json([answer.record for answer in answers])
     else:
-        _show(answers, score)
-        say(f"Pictures are in {out}; open {index}")
+        show_matches(answers, score)
+        say(f"Pictures are in {out}; open {index_page}")
     if seen.bad:
-        note(f"{len(seen.bad)} of {len(asked)} queries could not be read.")
+        note(f"{len(seen.bad)} of {len(asked_files)} queries could not be read.")
         raise typer.Exit(1)
-
-
-def _reads(how: work.SearchOptions) -> str:
-    method = METHODS[how.method]
-    blocks = f"the last {how.n} blocks" if how.n > 1 and method.kind == "block" else "the last block"
-    return f"{method.title}, {'the pixels' if method.kind == 'input' else blocks}"
 
 
 def _saved(places: list[str]) -> bool:
@@ -137,18 +211,3 @@ def _searched(
         count = f"{len(searched.bad)} of {len(searched.bad) + len(searched.images)} images"
         note(f"{count} are left out: {names}{more}. {searched.bad[0][1]}")
     return searched
-
-
-def _show(answers: list[work.QueryMatches], score: str) -> None:
-    files = [match["file"] for answer in answers for match in answer.matches]
-    base = os.path.commonpath([str(Path(file).parent) for file in files])
-    lines = []
-    for answer in answers:
-        for number, match in enumerate(answer.matches):
-            cells = (Path(answer.query).name if number == 0 else "", str(number + 1), f"{match['score']:.4f}")
-            lines.append((*cells, os.path.relpath(match["file"], base or ".")))
-    place = Column(f"in {base}" if base else "file", overflow="fold")
-    say_table(("query", "match", score, place), lines, box=None, pad_edge=False)
-    if own := [answer.query for answer in answers if answer.left_out]:
-        which = Path(own[0]).name if len(own) == 1 else f"{len(own)} queries"
-        note(f"{which}: the same file is there too and is left out; --with-self keeps it.")

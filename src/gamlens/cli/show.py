@@ -1,6 +1,6 @@
 """The commands `table`, `report`, `figure`, `demo` and `studio`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +11,7 @@ from typer import Argument, Option
 from gamlens import Lens, figures, render
 from gamlens.cli import options
 from gamlens.cli.common import command, make_lens, note, out_console, read_digits, say, say_table, steps
+from gamlens.cli.index_command import opened
 from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
@@ -19,6 +20,7 @@ from gamlens.evaluation.metric_columns import left_out_note
 from gamlens.evaluation.row_titles import method_title
 from gamlens.evaluation.table_files import comma_separated, latex, markdown, write_files
 from gamlens.evaluation.table_notes import counts_note, general_notes, sharing_notes, table_notes
+from gamlens.index.index import Index
 from gamlens.models.devices import AUTO
 from gamlens.report import evaluation as work
 from gamlens.report.image_files import find_images
@@ -278,6 +280,13 @@ def studio(
             "it or if this machine has another name."
         ),
     ] = None,
+    index: Annotated[
+        Path | None,
+        Option(
+            help="The index that the tab Search searches, such as shop.gamlens. The model that made it becomes the "
+            "first one. By default some example photos."
+        ),
+    ] = None,
 ) -> None:
     """Open a web page on this machine to explain photos: drop in one, or two, and see why the model thinks so."""
     user, _, password = (auth or "").partition(":")
@@ -286,9 +295,10 @@ def studio(
     with out_console.status("Loading the model and starting the page"):
         named = _studio_models(model or [options.DEFAULT_MODEL], weights or [], device)
         login = (user, password) if auth else None
+        searched = None if index is None else _studio_index(index, named, device)
         running = launch(
             named, host=host, port=port, auth=login, browser=browser, visits=visits, public_url=public_url,
-            device=device,
+            device=device, index=searched,
         )  # fmt: skip
     say(f"The studio is at {running.url}  (stop it with Ctrl-C)")
     running.wait()
@@ -301,6 +311,16 @@ def _studio_models(models: list[str], weights: list[str], device: str) -> dict[s
     if not weights:
         return {name: name for name in models}
     return {name: make_lens(name, file, None, device) for name, file in zip(models, weights, strict=True)}
+
+
+def _studio_index(folder: Path, models: Mapping[str, Lens | str], device: str) -> Index:
+    """Open an index with the model that made it; if it does not say which one, with the first --model."""
+    with Index.open(folder) as found:
+        says = "model" in found.made_with
+    first = next(iter(models.values()))
+    if not says and isinstance(first, Lens):
+        return Index.open(folder, first)
+    return opened(folder, None if says else str(first), None, None, None, device)
 
 
 def show_cells(found: list[tables.Cell]) -> None:

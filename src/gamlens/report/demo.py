@@ -15,23 +15,27 @@ from torch.nn.functional import normalize
 
 from gamlens import render
 from gamlens._version import __version__
-from gamlens.data.photos import photo, scene
+from gamlens.data.photos import PHOTOS, photo, scene
 from gamlens.errors import GamlensWarning
 from gamlens.explanation import Explanation
 from gamlens.explanation.map_bar import EndWords
 from gamlens.figures import draw_evidence
 from gamlens.files import StagedFiles, claimed
 from gamlens.fuse import MAP_SIGNS
+from gamlens.index.index import Index
+from gamlens.inputs.images import Picture
 from gamlens.lens import Lens
 from gamlens.methods import FIGURE_METHODS, METHODS
 from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Block, Grid, Page, Panel, Section, Table, Text
 from gamlens.render.inline import slug, unique_names
 from gamlens.report.image_files import PAGE_FILE, guess_bars, small_overlay
+from gamlens.report.search import match_grids
 from gamlens.trace import Trace
 
 BARRED_SIDE = 320  # pixels of a photo that has a colour bar below it
 DEMO_LINKS = 6
+FOUND = 4  # hits of a search
 METHOD_TITLES = tuple(METHODS[name].title for name in FIGURE_METHODS)
 
 
@@ -175,6 +179,18 @@ def place_to_place(lens: Lens) -> Section:
     return _section("place_to_place", picture, Text(words_of("place_to_place", "regions")), table, **values)
 
 
+def found_in_photos(lens: Lens) -> Section:
+    """A photo of two things searched for among the bundled photos: whole, and only the half with the cup."""
+    shown = [Picture(name.replace("_", " "), pixels=photo(name)) for name in PHOTOS]
+    index = Index.of_gallery(lens.remember(shown), lens)
+    asked = Picture("a cat and a cup", pixels=scene("cat", "coffee"))
+    grids: list[Block] = []
+    for box in (None, tuple(words_of("found_in_photos", "box"))):
+        hits = index.search(asked, box=box, top=FOUND)
+        grids += match_grids(index.explain(hits), index.score, hits.query)
+    return _section("found_in_photos", grids[0], Text(words_of("found_in_photos", "region")), grids[1])
+
+
 SECTIONS = (
     one_class,
     two_things,
@@ -186,6 +202,7 @@ SECTIONS = (
     what_differs,
     rather_than,
     place_to_place,
+    found_in_photos,
 )
 STEPS = len(SECTIONS) + 2
 

@@ -1,9 +1,8 @@
 """The work of `gamlens search`: find the images of a folder that are most like a query, and show why."""
 
-import filecmp
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,24 @@ from typing import Any
 from PIL import Image
 
 from gamlens import methods, render, retrieval, scores
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, readable
 from gamlens.explanation import Explanation, PairExplanation
 from gamlens.figures.panels import frame_of, is_empty, scaled_frame
 from gamlens.files import StagedFiles
 from gamlens.fuse import FUSIONS
+from gamlens.index.hits import Hit, Hits
+from gamlens.index.index import Index
+from gamlens.index.queries import Query
 from gamlens.inputs.images import Picture
 from gamlens.lattice import check_reading
 from gamlens.lens import Lens
 from gamlens.refine import Refinement
 from gamlens.render import Grid, Page, Panel, ScaleKey, Section, thumbnail
-from gamlens.report.image_files import limited_page, result_folders
+from gamlens.report.image_files import limited_page, result_folders, small_overlay
 from gamlens.retrieval import Gallery
-from gamlens.retrieval.select import most_similar
 
+REGION_INK = (64, 224, 120)
+COLUMNS_SHOWN = 4  # columns of an index that tables and pages show of a hit
 QUERIES_SHOWN, MATCH_SIDE, MATCHES_ACROSS = 50, 360, 5
 SEARCH_BATCH = 32
 MATCHES_PICTURE = "matches.png"
@@ -43,6 +46,7 @@ class SearchOptions:
     with_self: bool = False
     lattice: str = "read"
     refine: Refinement | None = None
+    sign: str | None = None
 
     def __post_init__(self) -> None:
         scores.find_pair_score(self.score)
@@ -144,35 +148,103 @@ def recall(lens: Lens, path: str) -> SearchedImages:
 def search(
     lens: Lens, queries: Gallery, images: Gallery, options: SearchOptions, *, out: Path, maps: bool = False
 ) -> Iterator[QueryMatches]:
-    """Find the matches of each query, and write a picture of them into a folder per query below `out`; yields them.
+    """Find the matches of each query among remembered images, by a temporary index of these; yields them explained."""
+    index = Index.of_gallery(images, lens, score=options.score)
+    found = []
+    for number in range(len(queries)):
+        hits = index.search(remembered_query(queries[number]), top=options.top, with_self=options.with_self)
+        if not hits:
+            raise GamlensError(no_match(hits.query.title, None, hits.left_out))
+        found.append(hits)
+    yield from explained_queries(index, found, options, out=out, maps=maps)
 
-    With `maps` the explanation of every pair is saved there as well. Files with the same contents as the query are left
-    out, unless `options.with_self`; only files of the same size are compared byte by byte.
+
+def explained_queries(
+    index: Index,
+    found: Sequence[Hits],
+    options: SearchOptions,
+    *,
+    out: Path,
+    maps: bool = False,
+    limit: int | None = None,
+) -> Iterator[QueryMatches]:
+    """Explain the hits of each query, and write a picture of them into a folder per query below `out`; yields them.
+
+    Args:
+        index: The index that was searched.
+        found: The hits of every query, each at least one.
+        options: How pairs are explained.
+        out: The folder of results.
+        maps: Whether the explanation of every pair is saved, too.
+        limit: The number of hits of a query that are explained; None for all.
     """
-    files = [str(picture.path) for picture in queries.pictures]
-    folders = result_folders(files, out)
-    sizes: dict[int, list[int]] = {}
-    for number, image in enumerate(images.pictures):
-        if image.path is not None and os.path.exists(image.path):
-            sizes.setdefault(os.path.getsize(image.path), []).append(number)
-    for number, file in enumerate(files):
-        query = queries[number]
-        alike = [] if options.with_self else sizes.get(os.path.getsize(file), [])
-        own = [at for at in alike if filecmp.cmp(file, str(images.pictures[at].path), shallow=False)]
-        pair = lens.compare_many(
-            query, images, pairs=_choose(query, images, options, own), score=options.score, method=options.method,
-            n=options.n, fuse=options.fuse, lattice=options.lattice, refine=options.refine,
-        )  # fmt: skip
-        pair = pair[list(range(len(pair)))]  # drops the images of the gallery that are in no pair
-        if maps:
-            pair.save(str(folders[file]))
-        grids = _grids(pair, options.score)
-        place = folders[file] / MATCHES_PICTURE
-        with StagedFiles() as staged:
-            picture = render.stacked([render.draw(grid) for grid in grids])
-            staged.write(place, partial(render.write_png, picture))
-        left_out = tuple(str(images.pictures[at].path) for at in own)
-        yield QueryMatches(file, _matches(pair), left_out, str(place), grids if number < QUERIES_SHOWN else ())
+    names = [
+        hits.query.files[0] if len(hits.query.files) == 1 and hits.query.region is None else hits.query.title
+        for hits in found
+    ]
+    folders = result_folders(names, out)
+    for number, (name, hits) in enumerate(zip(names, found, strict=True)):
+        shown = number < QUERIES_SHOWN
+        yield explained_matches(index, name, hits, options, folder=folders[name], maps=maps, shown=shown, limit=limit)
+
+
+def explained_matches(
+    index: Index,
+    name: str,
+    hits: Hits,
+    options: SearchOptions,
+    *,
+    folder: Path,
+    maps: bool,
+    shown: bool = True,
+    limit: int | None = None,
+) -> QueryMatches:
+    """Explain hits, and write a picture of them. A hit whose file is gone cannot be shown, and is only listed."""
+    there = [hit for hit in hits if hit.exists or hit.slot < 0 or index.is_temporary][:limit]
+    if not there:
+        raise GamlensError(
+            f"The files of the {len(hits)} matches are gone, such as {readable(hits[0].path)!r}: run `gamlens index "
+            "update`, or bring them back."
+        )
+    pair = index.explain(
+        replace(hits, found=tuple(there)), method=options.method, n=options.n, fuse=options.fuse,
+        lattice=options.lattice, refine=options.refine, sign=options.sign,
+    )  # fmt: skip
+    if maps:
+        pair.save(str(folder))
+    grids = match_grids(pair, options.score, hits.query, [_column_words(hit) for hit in there])
+    place = folder / MATCHES_PICTURE
+    with StagedFiles() as staged:
+        picture = render.stacked([render.draw(grid) for grid in grids])
+        staged.write(place, partial(render.write_png, picture))
+    boxes = dict(zip((hit.slot for hit in there), _boxes(pair), strict=True))
+    matches = tuple({"file": hit.file, "score": hit.score, **boxes.get(hit.slot, {}), **_columns(hit)} for hit in hits)
+    return QueryMatches(name, matches, hits.left_out, str(place), grids if shown else ())
+
+
+def _column_words(hit: Hit) -> str:
+    """The first columns of a hit, such as "price 18, colour red"."""
+    return ", ".join(f"{column} {value}" for column, value in list(hit.metadata.items())[:COLUMNS_SHOWN])
+
+
+def hits_record(hits: Hits) -> dict[str, Any]:
+    """Hits as JSON."""
+    known = {"searched": hits.searched, "score": hits.score, "seconds": hits.seconds, "left_out": list(hits.left_out)}
+    return {**known, "matches": [hit.record for hit in hits]}
+
+
+def remembered_query(image: Gallery) -> Query:
+    """A remembered image as a query."""
+    picture = image.pictures[0]
+    return Query(image.embeddings[0].detach().float().cpu().numpy(), str(picture.path or picture.name), (image,))
+
+
+def no_match(name: str, where: str | None, left_out: Sequence[str]) -> str:
+    """What is said if a query has no match."""
+    if where is not None:
+        return f"No image fits {where!r}: `gamlens index info` lists the columns."
+    why = ", except itself: add some, or give --with-self" if left_out else ": add some"
+    return f"There is no image to compare {name} with{why}."
 
 
 def search_page(answers: Sequence[QueryMatches], *, title: str, lead: str) -> Page:
@@ -185,46 +257,47 @@ def search_page(answers: Sequence[QueryMatches], *, title: str, lead: str) -> Pa
     return limited_page(title, lead, sections, limit=QUERIES_SHOWN, count=len(answers), what="queries")
 
 
-def _choose(query: Gallery, images: Gallery, options: SearchOptions, own: Sequence[int]) -> list[tuple[int, int]]:
-    """The best images for one query, without those that are the query itself."""
-    count = options.top + len(own)
-    ranked = most_similar(options.score, query.embeddings.cpu(), images.embeddings.cpu(), count)[:, 1].tolist()
-    kept = [number for number in ranked if number not in own][: options.top]
-    if not kept:
-        raise GamlensError(
-            f"There is no image to compare {query.pictures[0].path} with, except itself: add some, or give --with-self."
-        )
-    return [(0, number) for number in kept]
+def _boxes(pair: PairExplanation) -> list[dict[str, Any]]:
+    rows = zip(pair.x.boxes().tolist(), pair.y.boxes().tolist(), strict=True)
+    return [{"boxes": {"x": x, "y": y}} for x, y in rows]
 
 
-def _matches(pair: PairExplanation) -> tuple[dict[str, Any], ...]:
-    rows = zip(pair.scores.tolist(), pair.x.boxes().tolist(), pair.y.boxes().tolist(), strict=True)
-    return tuple(
-        {"file": pair.y.picture(at).path or pair.y.picture(at).name, "score": score, "boxes": {"x": x, "y": y}}
-        for at, (score, x, y) in enumerate(rows)
-    )
+def _columns(hit: Hit) -> dict[str, Any]:
+    return {"metadata": dict(hit.metadata)} if hit.metadata else {}
 
 
-def _grids(pair: PairExplanation, score: str) -> tuple[Grid, ...]:
-    """Make grids of MATCHES_ACROSS matches: a row of photos, and below each match the maps on it and on the query."""
-    query, made = thumbnail(pair.x.image(), MATCH_SIDE), []
+def match_grids(pair: PairExplanation, score: str, asked: Query, columns: Sequence[str] = ()) -> tuple[Grid, ...]:
+    """Make grids of MATCHES_ACROSS matches: a row of photos, and below each match the maps on it and on the query.
+
+    A region that was searched for is outlined on the query. `columns` has what the index knows of each match, in words.
+    """
+    whole, made = pair.x.image(), []
+    words = columns or [""] * len(pair)
+    query = thumbnail(whole, MATCH_SIDE)
+    shown = query
+    if asked.region is not None and not asked.by_crop:
+        scale = (query.width / whole.width, query.height / whole.height) * 2
+        x0, y0, x1, y1 = (value * factor for value, factor in zip(asked.region, scale, strict=True))
+        shown = render.boxed(query, [(x0, y0, x1, y1)], colour=REGION_INK, thick=1.5)
     for start in range(0, len(pair), MATCHES_ACROSS):
         line = range(start, min(start + MATCHES_ACROSS, len(pair)))
         photos = {at: thumbnail(pair.y.image(at), MATCH_SIDE) for at in line}
-        own = Panel(query, "", pair.x.picture().name)
+        own = Panel(shown, "", pair.x.picture().name)
         rows = (
-            (own, *(Panel(photo, "", pair.y.picture(at).name) for at, photo in photos.items())),
+            (own, *(Panel(photo, words[at], pair.y.picture(at).name) for at, photo in photos.items())),
             (None, *(_heat(pair.y, at, photo, "why, on the match") for at, photo in photos.items())),
             (None, *(_heat(pair.x, at, query, "why, on the query") for at in line)),
         )
         heads = ("Query", *(f"{at + 1}. {score} {float(pair.scores[at]):.3f}" for at in line))
         heads += ("",) * (MATCHES_ACROSS - len(line)) if start else ()
-        made.append(Grid(rows, heads, keys=MATCH_KEYS if line.stop == len(pair) else ()))
+        made.append(Grid(rows, heads, keys=MATCH_KEYS if line.stop == len(pair) and not pair.x.signed else ()))
     return tuple(made)
 
 
 def _heat(result: Explanation, at: int, photo: Image.Image, words: str) -> Panel:
     """Row `at` over a small copy of its photo; the caption of an empty map says so."""
+    if result.signed:
+        return Panel(small_overlay(result, at, side=MATCH_SIDE), "", words, f"match {at + 1}: {words}")
     frame = scaled_frame(frame_of(result, at), photo)
     picture = render.overlay(photo, frame.map(result.maps[at].cpu()).numpy())
     empty = " (no map: the same to the model)" if is_empty(result, at) else ""

@@ -1,0 +1,165 @@
+"""The part of the command `search` that searches an index: queries, filters, hits at once, and why on request."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Column
+
+from gamlens import METHODS, GamlensError, render
+from gamlens.cli.common import ItemProgress, note, say, say_json, say_table
+from gamlens.files import claimed
+from gamlens.index.catalogue import CATALOGUE
+from gamlens.index.hits import Hits
+from gamlens.index.index import Index
+from gamlens.index.queries import Query, combined_query
+from gamlens.report import search as work
+from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign
+
+HITS_EXPLAINED = 50  # hits of a query that the page explains
+
+
+@dataclass(frozen=True)
+class IndexQueries:
+    """What is searched for: files, each by itself, or the region of one; with others added or subtracted."""
+
+    files: Sequence[str]
+    plus: Sequence[str]
+    minus: Sequence[str]
+    text: str | None
+    box: tuple[float, ...] | None
+    point: tuple[float, ...] | None
+
+    def made(self, index: Index, refine: Any) -> list[Query]:
+        """The queries, by a forward of each image."""
+        region = self.box or self.point
+        if not self.files and self.text is None:
+            raise GamlensError("Name an image to search for, such as photo.jpg, or give --text.")
+        if region is not None and len(self.files) != 1:
+            raise GamlensError(f"--box and --point belong to one image; found {len(self.files)}: name one.")
+        more = [index.query(file, refine=refine) for file in self.plus]
+        more += [index.query(text=self.text)] if self.text is not None else []
+        minus = [index.query(file, refine=refine) for file in self.minus]
+        if not self.files:
+            return [combined_query(more, minus, score=index.score)]
+        box: Any = self.box
+        point: Any = self.point
+        first = [index.query(file, box=box, point=point, refine=refine) for file in self.files]
+        return [combined_query([one, *more], minus, score=index.score) for one in first]
+
+
+def is_index(places: Sequence[str]) -> bool:
+    """Whether --in names an index."""
+    found = [place for place in places if (Path(place) / CATALOGUE).exists()]
+    if found and len(places) > 1:
+        raise GamlensError(f"--in {found[0]} is an index: give it alone.")
+    return bool(found)
+
+
+def numbers_of(option: str, text: str | None, count: int) -> tuple[float, ...] | None:
+    """The numbers of an option such as --box 10,20,200,240."""
+    if text is None:
+        return None
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) != count:
+        shape = "x0,y0,x1,y1" if count == 4 else "x,y"
+        raise GamlensError(f"{option} {text!r}: give {shape} in pixels of the query.")
+    return found
+
+
+def search_in_index(
+    index: Index,
+    asked: IndexQueries,
+    how: work.SearchOptions,
+    *,
+    where: str | None,
+    explain: bool,
+    maps: bool,
+    out: Path,
+    json_: bool,
+) -> None:
+    """Search an index and print the hits; with `explain`, write a page with both maps of each."""
+    queries = asked.made(index, how.refine if explain else False)
+    if explain and any(not query.sides for query in queries):
+        raise GamlensError(
+            "A caption alone has no map beside a match: leave out --explain, or add an image with --plus."
+        )
+    found = [index.search(query, top=how.top, where=where, with_self=how.with_self) for query in queries]
+    for hits in found:
+        if not hits:
+            raise GamlensError(work.no_match(hits.query.title, where, hits.left_out))
+    page: Path | None = None
+    if explain:
+        with claimed(out), ItemProgress("explaining", len(queries)) as progress:
+            progress(0, 0)
+            answers = []
+            for answer in work.explained_queries(index, found, how, out=out, maps=maps, limit=HITS_EXPLAINED):
+                answers.append(answer)
+                progress(len(answers), 0)
+            lead = f"{reads(how)} of `{index.lens.name}`, {how.score}: best of {found[0].searched} images"
+            lead += f" that fit `{where}`." if where else "."
+            lead += about_sharpness(how.refine) + about_sign(how.sign)
+            page = render.write(work.search_page(answers, title="Why found?", lead=lead), out / PAGE_FILE)
+        if json_:
+            say_json([answer.record for answer in answers])
+            return
+    if json_:
+        say_json([{"query": hits.query.title, **work.hits_record(hits)} for hits in found])
+        return
+    for hits in found:
+        show_hits(hits, several=len(found) > 1)
+    if any(query.by_crop for query in queries):
+        note("The region was cut out and embedded by itself: the embedding of this model is no average over positions.")
+    if page:
+        say(f"Pictures are in {out}; open {page}")
+
+
+def show_hits(hits: Hits, *, several: bool) -> None:
+    """Print the hits of one query as a table, with the first columns of their metadata."""
+    columns = list(dict.fromkeys(column for hit in hits for column in hit.metadata))[: work.COLUMNS_SHOWN]
+    base = os.path.commonpath([os.path.dirname(hit.file) for hit in hits])
+    lines = [
+        (
+            str(number),
+            f"{hit.score:.4f}",
+            *(str(hit.metadata.get(column, "")) for column in columns),
+            os.path.relpath(hit.file, base or ".") + ("" if hit.exists else " (gone)"),
+        )
+        for number, hit in enumerate(hits, 1)
+    ]
+    place = Column(f"in {base}" if base else "file", overflow="fold")
+    title = hits.query.title if several else None
+    say_table(("", hits.score, *columns, place), lines, box=None, pad_edge=False, title=title, title_justify="left")
+    say(f"best of {hits.searched} images in {1000 * hits.seconds:.1f} ms")
+    _say_left_out(hits.query.title, hits.left_out)
+
+
+def show_matches(answers: Sequence[work.QueryMatches], score: str) -> None:
+    """Print the matches of all queries as a table."""
+    files = [match["file"] for answer in answers for match in answer.matches]
+    base = os.path.commonpath([str(Path(file).parent) for file in files])
+    lines = []
+    for answer in answers:
+        for number, match in enumerate(answer.matches):
+            cells = (Path(answer.query).name if number == 0 else "", str(number + 1), f"{match['score']:.4f}")
+            lines.append((*cells, os.path.relpath(match["file"], base or ".")))
+    place = Column(f"in {base}" if base else "file", overflow="fold")
+    say_table(("query", "match", score, place), lines, box=None, pad_edge=False)
+    if own := [answer.query for answer in answers if answer.left_out]:
+        _say_left_out(Path(own[0]).name if len(own) == 1 else f"{len(own)} queries", own)
+
+
+def _say_left_out(which: str, left_out: Sequence[str]) -> None:
+    if left_out:
+        note(f"{which}: the same file is there too and is left out; --with-self keeps it.")
+
+
+def reads(how: work.SearchOptions) -> str:
+    method = METHODS[how.method]
+    blocks = f"the last {how.n} blocks" if how.n > 1 and method.kind == "block" else "the last block"
+    return f"{method.title}, {'the pixels' if method.kind == 'input' else blocks}"

@@ -1,0 +1,72 @@
+"""The pages about groups of an index: near duplicates and clusters, and what the images of each group share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from gamlens.errors import GamlensError, attempt
+from gamlens.explanation import GroupExplanation
+from gamlens.index.hits import Hit
+from gamlens.index.index import Index
+from gamlens.render import Grid, Page, Panel, ScaleKey, Section
+from gamlens.report.image_files import limited_page, small_overlay
+
+MEMBER_SIDE, MEMBERS_ACROSS = 300, 6
+SHARED_KEYS = (ScaleKey("What makes it like the others", "least", "most", over=True),)
+
+
+def groups_page(
+    index: Index,
+    groups: Sequence[Sequence[Hit]],
+    *,
+    title: str,
+    lead: str,
+    what: str,
+    members: int,
+    total: int,
+    status: Callable[[int], None] = lambda done: None,
+) -> Page:
+    """A page with one section per group: its first images, and on each of them what makes it like the others.
+
+    Args:
+        index: The index that was divided into groups.
+        groups: The groups that are shown.
+        title, lead: Of the page.
+        what: What a group is called, such as "cluster".
+        members: How many images of a group are shown, from its first on.
+        total: How many groups there are in all.
+        status: Called with the number of groups that are done.
+    """
+    sections = []
+    for number, group in enumerate(groups, 1):
+        sections.append(_section(index, group, f"{what.capitalize()} {number}: {len(group)} images", members))
+        status(number)
+    return limited_page(title, lead, sections, limit=len(groups), count=total, what=f"{what}s")
+
+
+def _section(index: Index, group: Sequence[Hit], title: str, members: int) -> Section:
+    shown = [hit for hit in group if os.path.isfile(hit.file)][:members]
+    if not shown:
+        return Section(title, (), "The files of these images are gone.")
+    text = f"The first {len(shown)} of {len(group)}." if len(group) > len(shown) else ""
+    if len(shown) == 1:
+        return Section(title, (), f"`{shown[0].file}`, alone.")
+    found = attempt(_explained, index, shown)
+    if isinstance(found, GamlensError):
+        return Section(title, (), f"It cannot be explained: {found}")
+    panels = [
+        Panel(
+            small_overlay(found.images, row, side=MEMBER_SIDE),
+            os.path.basename(hit.file),
+            f"mean {index.score} {float(found.images.scores[row]):.3f}",
+            f"{hit.file}: what makes it like the others",
+        )
+        for row, hit in enumerate(shown)
+    ]
+    rows = tuple(tuple(panels[at : at + MEMBERS_ACROSS]) for at in range(0, len(panels), MEMBERS_ACROSS))
+    return Section(title, (Grid(rows, keys=SHARED_KEYS),), text)
+
+
+def _explained(index: Index, shown: Sequence[Hit]) -> GroupExplanation:
+    return index.lens.group([hit.file for hit in shown], score=index.score, method="gam", n=1)
