@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec
 
@@ -36,6 +36,7 @@ from gamlens.studio.session import (
     OPTIONAL_SLOTS,
     SLOTS,
     ClickedPoint,
+    DrawnTab,
     ModelChoice,
     Session,
     Sessions,
@@ -51,6 +52,7 @@ log = logging.getLogger("gamlens.studio")
 HINTS: dict[TabName, str] = {
     "class": "Drop a photo, or click an example: the model's best guesses and the reasons for them appear here.",
     "pair": "Give two photos, or click an example: how similar the model finds them, and why, appears here.",
+    "search": "Click a hit to see which pixels of both photos made it one.",
 }
 HOW_TO_READ = "A map shows which pixels the score comes from, not how high the score is."
 HOW_TO_READ_SIGNS = "Red pixels raise the score, blue ones lower it; the bar below a photo says by how much."
@@ -115,13 +117,14 @@ def _with_session(
             return TabUpdate(html.message(str(error)))
         except Exception as error:
             log.exception("an action of the studio failed")
-            return TabUpdate(
-                html.message(
-                    f"This failed: {type(error).__name__}: {error}. The terminal of the studio shows the details."
-                )
-            )
+            return TabUpdate(html.message(unforeseen(error)))
 
     return run
+
+
+def unforeseen(error: Exception) -> str:
+    """What a visitor reads about an error that nobody foresaw; the log has its traceback."""
+    return f"This failed: {type(error).__name__}: {error}. The terminal of the studio shows the details."
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,21 +145,24 @@ class Actions:
             except GamlensError as error:
                 if slot not in OPTIONAL_SLOTS["pair"]:
                     raise
-                return self._show(session, "pair", controls).with_error(error)
-        return self._show(session, "class" if "photo" in photos else "pair", controls)
+                return self.show(session, "pair", controls).with_error(error)
+        return self.show(session, "class" if "photo" in photos else "pair", controls)
 
     @_with_session
     def redraw(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
         """Draw a tab again after a control was changed; this needs no forward.
 
-        The pair tab may show the match of a clicked point. It returns to the maps if a control was changed that affects
-        only maps, or if the chosen score is not a sum over positions, so that points have no match.
+        A pair may show the match of a clicked point. It returns to the maps if a control was changed that affects only
+        maps, or if the chosen score is not a sum over positions, so that points have no match.
         """
+        if tab == "search" and "pair" not in session.searching.pair.traces:
+            return TabUpdate(html.message(HINTS["search"], kind="hint"))
+        session, tab, controls = self._drawn_in(session, tab, controls)
         if tab == "pair" and session.point:
             same = session.point.map_settings == controls.map_settings
             if not (same and PAIR_SCORES[controls.score].sums_over_positions):
                 session.point = None
-        return self._show(session, tab, controls)
+        return self.show(session, tab, controls)
 
     @_with_session
     def set_target(self, session: Session, target: str | int, controls: Controls) -> TabUpdate:
@@ -166,8 +172,8 @@ class Actions:
                 session.traces["class"] = trace.retarget(target.strip() if isinstance(target, str) else target)
                 session.traces.pop("against", None)
         except GamlensError as error:
-            return self._show(session, "class", controls).with_error(error)
-        return self._show(session, "class", controls)
+            return self.show(session, "class", controls).with_error(error)
+        return self.show(session, "class", controls)
 
     @_with_session
     def set_against(self, session: Session, against: str, controls: Controls) -> TabUpdate:
@@ -177,40 +183,46 @@ class Actions:
             if against.strip() and isinstance(trace := session.traces.get("class"), Trace):
                 session.set_against(int(trace.retarget(against.strip()).targets[0]))
         except GamlensError as error:
-            return self._show(session, "class", controls).with_error(error)
-        return self._show(session, "class", controls)
+            return self.show(session, "class", controls).with_error(error)
+        return self.show(session, "class", controls)
 
     @_with_session
-    def set_point(self, session: Session, point: ClickedPoint | None, controls: Controls) -> TabUpdate:
+    def set_point(
+        self, session: Session, point: ClickedPoint | None, controls: Controls, *, tab: TabName = "pair"
+    ) -> TabUpdate:
         """Show what matches a point of one photo in the other photo, or the maps again (None). It needs no forward."""
+        session, _, controls = self._drawn_in(session, tab, controls)
         session.point = None if point is None else point._replace(map_settings=controls.map_settings)
-        return self._show(session, "pair", controls)
+        return self.show(session, "pair", controls)
 
     @_with_session
-    def start_split(self, session: Session, controls: Controls) -> TabUpdate:
+    def start_split(self, session: Session, controls: Controls, *, tab: TabName = "pair") -> TabUpdate:
         """Begin to split the score of the pair over positions, for a model where this takes long; return at once."""
+        session, _, controls = self._drawn_in(session, tab, controls)
         if session.split is None and len(self._pictures(session, "pair")) == len(SLOTS["pair"]):
-            session.split = ScoreSplit(self._lens(session), self._pictures(session, "pair"), controls.score)
-        return self._show(session, "pair", controls)
+            session.split = ScoreSplit(self.lens(session), self._pictures(session, "pair"), controls.score)
+        return self.show(session, "pair", controls)
 
     @_with_session
-    def stop_split(self, session: Session, controls: Controls) -> TabUpdate:
+    def stop_split(self, session: Session, controls: Controls, *, tab: TabName = "pair") -> TabUpdate:
         """Give up splitting the score of the pair."""
+        session, _, controls = self._drawn_in(session, tab, controls)
         session.stop_split()
-        return self._show(session, "pair", controls)
+        return self.show(session, "pair", controls)
 
-    def split_news(self, session_id: str) -> tuple[bool, TabUpdate | None]:
-        """Whether a visitor's pair is still being split, and what the pair tab now shows if it waits for that."""
+    def split_news(self, session_id: str, *, tab: TabName = "pair") -> tuple[bool, TabUpdate | None]:
+        """Whether a visitor's pair is still being split, and what its tab now shows if it waits for that."""
         session = self.sessions.find(session_id)
         if session is None:
             return False, None
         with session.lock:
-            split, controls = session.split, session.pair_controls
+            drawn, _ = session.drawn_in(tab)
+            split, controls = drawn.split, drawn.pair_controls
             running = split is not None and not split.done
-            waits = controls is not None and (session.point is not None or controls.view == LINKS)
+            waits = controls is not None and (drawn.point is not None or controls.view == LINKS)
             if split is None or controls is None or not waits:
                 return running, None
-        return running, self.redraw(session_id, "pair", controls)
+        return running, self.redraw(session_id, tab, controls)
 
     def choose_model(self, session_id: str, name: str, *, download: bool = False) -> ModelChoice:
         """Begin to load another model, and return at once. `use_model` changes to it when it is loaded.
@@ -248,20 +260,26 @@ class Actions:
     def _change_model(self, session: Session, choice: ModelChoice, controls: Controls) -> TabUpdate:
         session.model, session.lens = choice.name, choice.lens.result()
         session.forget_traces("class", "pair")
-        return self._show(session, "class", controls)
+        return self.show(session, "class", controls)
 
     def model(self, session_id: str) -> tuple[str, Lens]:
         """The name of the model that this session uses, and the model."""
         session = self.sessions.get(session_id)
-        return session.model or self.models.first, self._lens(session)
+        return self.model_name(session), self.lens(session)
 
-    def _lens(self, session: Session) -> Lens:
+    def model_name(self, session: Session) -> str:
+        """The name of the model that a session uses."""
+        return session.model or self.models.first
+
+    def lens(self, session: Session) -> Lens:
+        """The model that a session uses."""
         return session.lens or self.models.lens(self.models.first)
 
     def download(self, session_id: str, tab: TabName, what: str, controls: Controls) -> Download:
         """Make a file of what a tab shows; for `what` see `downloads`. Raises GamlensError if it shows nothing."""
         session = self.sessions.get(session_id)
         with session.lock:
+            session, tab, controls = self._drawn_in(session, tab, controls)
             if len(self._pictures(session, tab)) < len(SLOTS[tab]):
                 raise GamlensError("There is nothing to save yet: give a photo first.")
             shown = self._shown(session, tab, controls)
@@ -270,10 +288,23 @@ class Actions:
             return download(what, shown)
 
     @staticmethod
-    def _pictures(session: Session, tab: TabName) -> list[Picture]:
+    def _drawn_in(session: Session, tab: TabName, controls: Controls) -> tuple[Session, DrawnTab, Controls]:
+        """The session whose pictures a tab shows, how they are drawn, and how they are explained.
+
+        A hit is explained by the score by which it was found. Raises GamlensError if there is no hit.
+        """
+        drawn, drawn_as = session.drawn_in(tab)
+        if tab == "search":
+            if session.searching.index is None or "pair" not in drawn.traces:
+                raise GamlensError("There is no hit yet: give a photo, and click a hit.")
+            controls = replace(controls, score=session.searching.index.score)
+        return drawn, drawn_as, controls
+
+    @staticmethod
+    def _pictures(session: Session, tab: DrawnTab) -> list[Picture]:
         return [session.photos[slot].picture for slot in SLOTS[tab] if slot in session.photos]
 
-    def _show(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
+    def show(self, session: Session, tab: DrawnTab, controls: Controls) -> TabUpdate:
         """The current contents of a tab. If a clicked point has no match, the maps come back with the reason."""
         if tab == "pair":
             session.pair_controls = controls
@@ -285,7 +316,7 @@ class Actions:
             session.point = None
             return self._contents(session, tab, controls).with_error(error)
 
-    def _contents(self, session: Session, tab: TabName, controls: Controls) -> TabUpdate:
+    def _contents(self, session: Session, tab: DrawnTab, controls: Controls) -> TabUpdate:
         """The current contents of a tab. Photos that were not traced yet are traced first."""
         pictures = self._pictures(session, tab)
         if len(pictures) < len(SLOTS[tab]):
@@ -301,7 +332,7 @@ class Actions:
             return update.with_error(error)
         return update
 
-    def _shown(self, session: Session, tab: TabName, controls: Controls) -> Shown:
+    def _shown(self, session: Session, tab: DrawnTab, controls: Controls) -> Shown:
         """What a tab shows. Raises GamlensError if the chosen similarity has no links."""
         third = tab == "pair" and "rather" in session.photos
         point, split = session.point if tab == "pair" else None, None
@@ -314,7 +345,7 @@ class Actions:
             source = self._traced(session, tab, slots)
         if isinstance(source, Trace):
             source = self._against(session, source)
-        lens = self._lens(session)
+        lens = self.lens(session)
         default = lens.default_method if isinstance(source, SetTrace) else source.default_method
         fitting = controls.for_trace(blocks_of(source), default)
         if isinstance(source, PairTrace) and (point is not None or controls.view == LINKS):
@@ -327,7 +358,7 @@ class Actions:
         if name == "pair":
             _keep_pair(session)
         if name not in session.traces:
-            lens, pictures = self._lens(session), [session.photos[slot].picture for slot in slots]
+            lens, pictures = self.lens(session), [session.photos[slot].picture for slot in slots]
             # All blocks are captured, so every control, `sharp` among them, finds what it needs without a forward.
             if name == "set":
                 session.traces[name] = lens.trace_set(pictures, n=None)
@@ -352,7 +383,7 @@ class Actions:
         """The stage of a pair whose score has to be split first: a question, or how far this is."""
         point = shown.point is not None
         if session.split is None:
-            name = session.model or self.models.first
+            name = self.model_name(session)
             return html.split_question(SPLIT_TAKES_LONG.format(model=name), point=point)
         if session.split.begun is None:
             text = "This waits until the pair of another visitor is done."

@@ -14,6 +14,11 @@ from gamlens.studio.html_fragments import static_file
 from gamlens.studio.session import TabName
 
 EXAMPLE_THUMBNAIL = (116, 92)
+EXAMPLE_NAMES = (
+    *("cheetah", "cheetah_face", "lion", "cat", "coffee", "rocket", "both"),
+    *("motorcycle", "tower", "pagoda", "flower"),
+)
+OfferedPhotos = dict[str, tuple[str, list[Path]]]  # {key: (title, files)}
 
 
 @dataclass(frozen=True)
@@ -22,13 +27,19 @@ class ExamplePhotos:
 
     files: dict[str, Path]
 
-    def of(self, tab: TabName) -> dict[str, tuple[str, list[Path]]]:
-        """The examples of a tab as {key: (title, files)}: one file on the class tab, two or three on the pair tab."""
+    def of(self, tab: TabName) -> OfferedPhotos:
+        """The examples of a tab as {key: (title, files)}: two or three files on the pair tab, one on the others."""
         return {
             key: (title, [self.files[name] for name in names])
             for key, (title, names) in json.loads(static_file("examples.json"))[tab].items()
             if set(names) <= set(self.files)
         }
+
+    @property
+    def columns(self) -> dict[str, dict[str, str | int]]:
+        """What filters can name of each photo."""
+        found: dict[str, dict[str, str | int]] = json.loads(static_file("examples.json"))["columns"]
+        return found
 
 
 def thumbnail(path: Path) -> Image.Image:
@@ -40,7 +51,7 @@ def copy_examples(folder: Path) -> ExamplePhotos:
     """Write the available photos into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
-    for name in ("cheetah", "cheetah_face", "lion", "cat", "coffee", "rocket", "both"):
+    for name in EXAMPLE_NAMES:
         with contextlib.suppress(GamlensError):
             image = scene("cat", "coffee", side=360) if name == "both" else photo(name)
             image.thumbnail((1280, 1280))

@@ -1,10 +1,7 @@
 """The page: its gradio layout, and the action that each event calls. This module imports gradio."""
 
 import asyncio
-import base64
-import json
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -12,14 +9,24 @@ from typing import Any
 import gradio as gr
 from anyio import CapacityLimiter, to_thread
 
-from gamlens.errors import GamlensError
 from gamlens.lens import Lens
-from gamlens.studio import html_fragments, widgets
-from gamlens.studio.access_rules import network_of
+from gamlens.studio import html_fragments, search_tab, widgets
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import BOTH_SIGNS, CONTROL_NAMES, Controls
 from gamlens.studio.example_photos import ExamplePhotos
-from gamlens.studio.session import OPTIONAL_SLOTS, SLOTS, ClickedPoint, ModelChoice, SessionId, Slot
+from gamlens.studio.search_actions import SearchActions
+from gamlens.studio.search_tab import SearchTab
+from gamlens.studio.session import OPTIONAL_SLOTS, SLOTS, ModelChoice, Slot
+from gamlens.studio.shared_events import (
+    NO_PROGRESS,
+    PHOTO_EVENT,
+    WITH_PROGRESS,
+    control_events,
+    download_buttons,
+    point_events,
+    session_id,
+    split_events,
+)
 from gamlens.studio.widgets import Tab
 
 PAGE_TITLE = '<div class="gl-title"><h1>gamlens studio</h1><p>Why does a vision model think so?</p></div>'
@@ -28,17 +35,15 @@ PAGE_FOOTER = (
     "only when a photo is new; changing a control does not run it again.</p>"
 )
 TOGGLE_DARK = "() => { document.body.classList.toggle('dark'); }"
-NO_PROGRESS: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
-# Photos are decoded at their full size, which takes much memory: only a few at once.
-PHOTO_EVENT: dict[str, Any] = {"concurrency_id": "photos", "concurrency_limit": 2, "api_visibility": "private"}
-WITH_PROGRESS: dict[str, Any] = {"show_progress": "minimal", **PHOTO_EVENT}
-SPLIT_NEWS_SECONDS = 1.0
 # A second choice while the first one loads is sent, too.
 MODEL_EVENT: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
 
 
-def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> gr.Blocks:
-    """Build the whole page. With `welcome` each tab shows its first example when the page opens."""
+def build_page(actions: Actions, search: SearchActions, examples: ExamplePhotos, *, welcome: bool) -> gr.Blocks:
+    """Build the whole page. With `welcome` each tab shows its first example when the page opens.
+
+    The tab "Search" shows its first example when it is opened.
+    """
     page = gr.Blocks(title="gamlens studio", analytics_enabled=False)
     with page:
         with gr.Row():
@@ -59,19 +64,22 @@ def build_page(actions: Actions, examples: ExamplePhotos, *, welcome: bool) -> g
                 class_tab = _class_tab(actions, examples)
             with gr.Tab("Why similar?", id="pair"):
                 pair_tab = _pair_tab(actions, examples)
+            with gr.Tab("Search", id="search") as opened:
+                found_tab = search_tab.search_tab(search)
         gr.HTML(PAGE_FOOTER, apply_default_css=False)
         for tab in (class_tab, pair_tab):
             for slot, place in zip(_slots(tab), tab.photos, strict=True):
                 _photo_events(actions, tab, slot, place)
             _example_events(page, actions, examples, tab, welcome=welcome)
-            _control_events(actions, tab)
+            control_events(actions, tab)
         _target_events(actions, class_tab)
-        _point_events(actions, pair_tab)
-        _split_events(actions, pair_tab)
-        _model_events(actions, model, notice, class_tab, pair_tab)
+        point_events(actions, pair_tab)
+        split_events(actions, pair_tab)
+        search_tab.search_events(search, found_tab, opened)
+        _model_events(actions, model, notice, (class_tab, pair_tab), (search, found_tab))
 
         def leave(request: gr.Request) -> None:
-            actions.sessions.end(_session_id(request))
+            actions.sessions.end(session_id(request))
 
         page.unload(leave)
     return page
@@ -81,7 +89,7 @@ def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
     with gr.Row():
         with gr.Column(scale=4, min_width=300, elem_classes="gl-side"):
             photo = widgets.photo_drop("Photo", "photo")
-            picks = widgets.example_buttons(examples, "class")
+            picks = widgets.example_buttons(examples.of("class"), "class")
             bars = widgets.clickable_html("", "bars")
             classes = _class_choices(actions.models.lens(actions.models.first))
             other_class = gr.Dropdown(
@@ -101,7 +109,7 @@ def _class_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
         with gr.Column(scale=7, min_width=380, elem_classes="gl-main"):
             stage = widgets.stage("class")
             tab = Tab("class", (photo,), picks, stage, widgets.control_widgets("class"), (bars, other_class, against))
-            _download_buttons(actions, tab)
+            download_buttons(actions, tab)
     return tab
 
 
@@ -113,13 +121,13 @@ def _pair_tab(actions: Actions, examples: ExamplePhotos) -> Tab:
             widgets.photo_drop("Rather than", "rather", "Optional: drop a third photo"),
         )
         with gr.Column(scale=2, min_width=300):
-            picks = widgets.example_buttons(examples, "pair")
+            picks = widgets.example_buttons(examples.of("pair"), "pair")
     with gr.Row():
         with gr.Column(scale=8, min_width=520):
             stage = widgets.stage("pair")
         with gr.Column(scale=4, min_width=300):
             tab = Tab("pair", photos, picks, stage, widgets.control_widgets("pair"))
-            _download_buttons(actions, tab)
+            download_buttons(actions, tab)
     return tab
 
 
@@ -131,7 +139,7 @@ def _photo_events(actions: Actions, tab: Tab, slot: Slot, place: gr.Image) -> No
         controls = Controls.from_values(values)
         if slot in OPTIONAL_SLOTS[tab.name] and path:
             controls = replace(controls, sign=BOTH_SIGNS)  # a contrast speaks for one photo or for the other
-        update = actions.set_photos(_session_id(request), {slot: path}, controls)
+        update = actions.set_photos(session_id(request), {slot: path}, controls)
         shown = tab.values(update, controls)
         if tab.name == "pair":
             return shown
@@ -153,7 +161,7 @@ def _example_events(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, 
         if len(files) > len(SLOTS[tab.name]):
             controls = replace(controls, sign=BOTH_SIGNS)
         photos = dict(zip_longest(_slots(tab), files))
-        update = actions.set_photos(_session_id(request), photos, controls)
+        update = actions.set_photos(session_id(request), photos, controls)
         return (*tab.values(update, controls), *(file and str(file) for file in photos.values()))
 
     def example(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
@@ -167,15 +175,6 @@ def _example_events(page: gr.Blocks, actions: Actions, examples: ExamplePhotos, 
         page.load(first_example, tab.inputs, outputs, **WITH_PROGRESS)
 
 
-def _control_events(actions: Actions, tab: Tab) -> None:
-    """Connect the controls: a change draws the stage again from the existing trace, without a forward."""
-
-    def redraw(request: gr.Request, *values: Any) -> str:
-        return actions.redraw(_session_id(request), tab.name, Controls.from_values(values)).stage
-
-    gr.on([control.input for control in tab.inputs], redraw, tab.inputs, tab.stage, **NO_PROGRESS)
-
-
 def _target_events(actions: Actions, tab: Tab) -> None:
     """Connect the two ways to choose another class, a click on its bar, or its name or number, and a class to compare
     it with.
@@ -183,60 +182,36 @@ def _target_events(actions: Actions, tab: Tab) -> None:
     bars, other_class, against = tab.class_choice
 
     def clicked_class(request: gr.Request, event: gr.EventData, *values: Any) -> tuple[Any, ...]:
-        update = actions.set_target(_session_id(request), int(event.pick), Controls.from_values(values))
+        update = actions.set_target(session_id(request), int(event.pick), Controls.from_values(values))
         return update.stage, update.bars or gr.skip(), None
 
     def named_class(request: gr.Request, name: str | None, *values: Any) -> tuple[Any, ...]:
         if not str(name or "").strip():
             return gr.skip(), gr.skip()
-        update = actions.set_target(_session_id(request), str(name), Controls.from_values(values))
+        update = actions.set_target(session_id(request), str(name), Controls.from_values(values))
         return update.stage, update.bars or gr.skip()
 
     def rather_than(request: gr.Request, name: str | None, *values: Any) -> str:
-        return actions.set_against(_session_id(request), str(name or ""), Controls.from_values(values)).stage
+        return actions.set_against(session_id(request), str(name or ""), Controls.from_values(values)).stage
 
     against.input(rather_than, [against, *tab.inputs], tab.stage, **NO_PROGRESS)
     bars.click(clicked_class, tab.inputs, [tab.stage, bars, other_class], **NO_PROGRESS)
     other_class.input(named_class, [other_class, *tab.inputs], [tab.stage, bars], **NO_PROGRESS)
 
 
-def _point_events(actions: Actions, tab: Tab) -> None:
-    """Connect clicks on the photos of a pair, and on the button that returns to the maps."""
-
-    def point(request: gr.Request, event: gr.EventData, *values: Any) -> str:
-        data = event._data
-        if data.get("pick") == "stop":
-            return actions.stop_split(_session_id(request), Controls.from_values(values)).stage
-        clicked = None if "pick" in data else ClickedPoint(data["side"], float(data["x"]), float(data["y"]))
-        return actions.set_point(_session_id(request), clicked, Controls.from_values(values)).stage
-
-    tab.stage.click(point, tab.inputs, tab.stage, **NO_PROGRESS)
-
-
-def _split_events(actions: Actions, tab: Tab) -> None:
-    """Connect the button that splits the score of a pair where this takes long: the stage says how far it is.
-
-    The score is split in a thread of its own. Waiting for it takes no thread of the server and keeps nobody waiting.
-    """
-
-    async def split(request: gr.Request, *values: Any) -> AsyncIterator[Any]:
-        session_id, running = _session_id(request), True
-        update = await to_thread.run_sync(actions.start_split, session_id, Controls.from_values(values))
-        yield update.stage
-        while running:
-            await asyncio.sleep(SPLIT_NEWS_SECONDS)
-            running, news = await to_thread.run_sync(actions.split_news, session_id)
-            yield gr.skip() if news is None else news.stage
-
-    tab.stage.submit(split, tab.inputs, tab.stage, concurrency_limit=None, **NO_PROGRESS)
-
-
-def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_tab: Tab, pair_tab: Tab) -> None:
+def _model_events(
+    actions: Actions,
+    model: gr.Dropdown,
+    notice: gr.HTML,
+    two_tabs: tuple[Tab, Tab],
+    searched: tuple[SearchActions, SearchTab],
+) -> None:
     """Connect the choice of a model, and the answer to the question whether it may be downloaded.
 
     While a model loads, the visitor goes on with the old one. Waiting takes no thread of the server and no place in
     its queue, and so keeps nobody else waiting.
     """
+    class_tab, pair_tab = two_tabs
     tabs = [*class_tab.outputs, *pair_tab.outputs]
 
     def choose_model(request: gr.Request, name: str | None) -> tuple[Any, ...]:
@@ -248,7 +223,7 @@ def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_t
     few_at_once = CapacityLimiter(PHOTO_EVENT["concurrency_limit"])
 
     async def use_model(request: gr.Request, *values: Any) -> tuple[Any, ...]:
-        session = actions.sessions.find(_session_id(request))
+        session = actions.sessions.find(session_id(request))
         choice = session.choice if session is not None else None
         if choice is None:
             return (gr.skip(),) * (2 + len(tabs))
@@ -257,11 +232,11 @@ def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_t
 
     def shown(request: gr.Request, choice: ModelChoice, values: tuple[Any, ...]) -> tuple[Any, ...]:
         controls = [Controls.from_values(part) for part in (values, values[len(CONTROL_NAMES) :])]
-        update = actions.use_model(_session_id(request), choice, *controls)
+        update = actions.use_model(session_id(request), choice, *controls)
         if update.class_update is None or update.pair_update is None:
             notice_html = gr.skip() if update.notice is None else update.notice
             return (notice_html, *(gr.skip(),) * (1 + len(tabs)))
-        name, lens = actions.model(_session_id(request))
+        name, lens = actions.model(session_id(request))
         *class_values, _, _ = class_tab.values(update.class_update, controls[0])
         other_class, against = (gr.Dropdown(choices=_class_choices(lens), value=None) for _ in range(2))
         return ("", name, *class_values, other_class, against, *pair_tab.values(update.pair_update, controls[1]))
@@ -271,52 +246,26 @@ def _model_events(actions: Actions, model: gr.Dropdown, notice: gr.HTML, class_t
         model.input(choose_model, model, [notice, model], **MODEL_EVENT),
         notice.click(answer_question, None, [notice, model], **MODEL_EVENT),
     ):
-        chosen.then(use_model, inputs, outputs, queue=False, **MODEL_EVENT)  # the queue has few places
+        used = chosen.then(use_model, inputs, outputs, queue=False, **MODEL_EVENT)  # the queue has few places
+        search_tab.renew_events(*searched, used)
 
 
 def _choose(actions: Actions, request: gr.Request, name: str, *, download: bool) -> tuple[str, str]:
     """Begin to load a model. Returns the notice, and the name of the model that is still in use; "" leaves that one."""
-    session_id = _session_id(request)
-    used, _ = actions.model(session_id)
+    visitor = session_id(request)
+    used, _ = actions.model(visitor)
     if not name.strip():
         return "", used
-    choice = actions.choose_model(session_id, name, download=download)
+    choice = actions.choose_model(visitor, name, download=download)
     if choice.lens.done():
         return "", used
     text = f"{choice.name} is being loaded. You can go on with {used} meanwhile."
     return html_fragments.message(text, kind="note"), used
 
 
-def _download_buttons(actions: Actions, tab: Tab) -> None:
-    with gr.Row():
-        for what, title in (("picture", "Save overlay"), ("maps", "Save raw map"), ("json", "Save JSON")):
-            _download_button(actions, tab, what, title)
-
-
-def _download_button(actions: Actions, tab: Tab, what: str, title: str) -> None:
-    """A button that sends a file to the browser. The server writes nothing to its disk."""
-
-    def download(request: gr.Request, *values: Any) -> str:
-        try:
-            file = actions.download(_session_id(request), tab.name, what, Controls.from_values(values))
-        except GamlensError as error:
-            gr.Warning(str(error))
-            return ""
-        return json.dumps({**file._asdict(), "data": base64.b64encode(file.data).decode()})
-
-    button = gr.Button(title, size="sm", elem_id=f"{tab.name}-{what}", min_width=90)
-    payload = gr.Textbox(visible=False)
-    saved = button.click(download, tab.inputs, payload, **PHOTO_EVENT)
-    saved.then(None, payload, js=html_fragments.static_file("save_file.js"))
-
-
 def _slots(tab: Tab) -> tuple[Slot, ...]:
     """The slots of the photos of a tab, in the order of its places."""
     return (*SLOTS[tab.name], *OPTIONAL_SLOTS[tab.name])
-
-
-def _session_id(request: gr.Request) -> str:
-    return SessionId(str(request.session_hash), network_of(request.client.host))
 
 
 def _class_choices(lens: Lens) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ import functools
 import io
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment
 from PIL import Image
@@ -18,6 +18,20 @@ from gamlens.trace import Guess
 STAGE_JPEG_QUALITY = 90
 
 
+class ShownHit(NamedTuple):
+    """A hit as a button: what a click sends, its texts, whether it is the chosen one, and a small JPEG of it.
+
+    `small` is None if the hit has no picture. `columns` are (name, value).
+    """
+
+    slot: int
+    score: str
+    name: str
+    columns: Sequence[tuple[str, str]]
+    chosen: bool
+    small: bytes | None
+
+
 def static_file(name: str) -> str:
     """The text of a file in this package: a style sheet, script, template or JSON file."""
     return files("gamlens.studio").joinpath(name).read_text(encoding="utf-8")
@@ -27,7 +41,11 @@ def data_uri(image: Image.Image) -> str:
     """An image as a data URI (JPEG), so that the page holds it without a file or a request."""
     stream = io.BytesIO()
     image.convert("RGB").save(stream, "JPEG", quality=STAGE_JPEG_QUALITY)
-    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return jpeg_uri(stream.getvalue())
+
+
+def jpeg_uri(data: bytes) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 
 def gradient(cmap: str) -> str:
@@ -40,7 +58,8 @@ def gradient(cmap: str) -> str:
 def _fragments() -> Any:
     """The macros of fragments.html as functions; they escape every value."""
     environment = Environment(autoescape=True)
-    environment.filters |= {"data_uri": data_uri, "gradient": gradient, "percent": "{:.2%}".format}
+    environment.filters |= {"data_uri": data_uri, "jpeg_uri": jpeg_uri, "gradient": gradient}
+    environment.filters |= {"percent": "{:.2%}".format}
     return environment.from_string("".join(map(str.strip, static_file("fragments.html").splitlines()))).module
 
 
@@ -97,3 +116,25 @@ def bars(guesses: Sequence[Guess], chosen: int) -> str:
 def examples(items: Iterable[tuple[str, str, Sequence[Image.Image]]]) -> str:
     """Buttons with example photos; an item is (key that a click sends, title, photos)."""
     return str(_fragments().examples(items))
+
+
+def query_photo(image: Image.Image, name: str, box: tuple[float, float, float, float] | None, *, marked: bool) -> str:
+    """The photo that is searched for, to draw a box on or to click.
+
+    Args:
+        image: The photo.
+        name: Its name.
+        box: The region that is searched for, x0,y0,x1,y1 as fractions of width and height.
+        marked: Whether the visitor marked a region, which a button takes away.
+    """
+    return str(_fragments().query_photo(image, name, box, marked))
+
+
+def hits(title: str, lead: str, found: Sequence[ShownHit], note: str = "") -> str:
+    """The hits of a search as buttons, below a headline."""
+    return str(_fragments().hits(title, lead, found, note))
+
+
+def filter_columns(columns: Sequence[str], error: str = "") -> str:
+    """Which columns a filter can name; before that, what is wrong with the filter."""
+    return str(_fragments().filter_columns(columns, error))

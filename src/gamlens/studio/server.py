@@ -9,13 +9,15 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gamlens.errors import GamlensError, warn
+from gamlens.index.index import Index
 from gamlens.lens import Lens
 from gamlens.models import DEFAULT_MODEL
 from gamlens.models.devices import AUTO
@@ -26,6 +28,8 @@ from gamlens.studio.example_photos import copy_examples
 from gamlens.studio.freed_memory import return_freed_memory
 from gamlens.studio.html_fragments import static_file
 from gamlens.studio.model_cache import ModelCache
+from gamlens.studio.search_actions import SearchActions
+from gamlens.studio.searched_indexes import SearchedIndexes
 from gamlens.studio.security import SecurityMiddleware
 from gamlens.studio.session import MOST_SESSIONS, Sessions
 from gamlens.studio.temp_folder import TEMP_DIR
@@ -47,6 +51,7 @@ class Studio(AbstractContextManager["Studio"]):
     page: gr.Blocks
     folder: Path
     ended: threading.Event = field(default_factory=threading.Event, repr=False)
+    cleanup: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def wait(self) -> None:
         """Wait until the process gets SIGINT or SIGTERM, then close the studio, which deletes all photos."""
@@ -74,6 +79,7 @@ class Studio(AbstractContextManager["Studio"]):
             self.actions.models.close()
             self.page.close(verbose=False)
             self.actions.sessions.clear()
+            self.cleanup.close()
             TEMP_DIR.release()
 
     def __exit__(self, *_: object) -> None:
@@ -91,6 +97,7 @@ def launch(
     block: bool = False,
     public_url: str | None = None,
     device: str = AUTO,
+    index: Index | str | os.PathLike[str] | None = None,
 ) -> Studio:
     """Start the studio and return at once.
 
@@ -108,6 +115,8 @@ def launch(
             variable GRADIO_ROOT_PATH.
         device: Where models that are given by name run; "auto" is a GPU where there is one, else the CPU. A lens stays
             where it is.
+        index: What the tab "Search" searches: an Index that was opened with its lens, whose model becomes the first one
+            of the studio; or the folder of an index that the first model made. By default some example photos.
 
     Returns:
         The running studio, with `.url` and `.close()`.
@@ -120,21 +129,34 @@ def launch(
         raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
 
     given, address = _given(models), free_address(host, port)
+    if isinstance(index, Index):
+        own = index.lens
+        given = {own.name: own, **{name: model for name, model in given.items() if name != own.name}}
     rules = _access_rules(address.host.strip("[]"), auth, public_url)
     cache = ModelCache(given, any_name=rules.only_this_machine and auth is None, device=device)
-    cache.lens(cache.first)
-    folder = TEMP_DIR.acquire()
+    first = cache.lens(cache.first)
+    folder, cleanup = TEMP_DIR.acquire(), ExitStack()
     try:
         examples = copy_examples(folder / "examples")
-        actions = Actions(cache, Sessions(visits, folder=folder, keep=examples.files.values()))
-        page = build_page(actions, examples, welcome=isinstance(given[cache.first], str))
+        offered = examples.of("search")
+        if index is None:
+            indexes = SearchedIndexes(examples.files, examples.columns)
+        else:
+            searched = index if isinstance(index, Index) else cleanup.enter_context(Index.open(index, first))
+            indexes = SearchedIndexes(examples.files, given=searched)
+            offered = indexes.offered(Path(cleanup.enter_context(TemporaryDirectory(prefix="indexed-", dir=folder))))
+        kept = [*examples.files.values(), *(file for _, files in offered.values() for file in files)]
+        actions = Actions(cache, Sessions(visits, folder=folder, keep=kept))
+        search = SearchActions(actions, indexes, offered)
+        page = build_page(actions, search, examples, welcome=isinstance(given[cache.first], str))
         _serve(page, address, auth, (rules, actions.sessions.files), visits)
     except BaseException as error:
+        cleanup.close()
         TEMP_DIR.release()
         if not isinstance(error, OSError):
             raise
         raise GamlensError(f"Cannot listen on {address.url}: {error}. Give another --port or --host.") from error
-    studio = Studio(address.url, actions, page, folder)
+    studio = Studio(address.url, actions, page, folder, cleanup=cleanup)
     threading.Thread(target=studio.sweep, name="gamlens studio sweep", daemon=True).start()
     if browser:
         webbrowser.open(studio.url)

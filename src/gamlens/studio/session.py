@@ -1,4 +1,4 @@
-"""The state of each visitor: photos, the traces of each tab, the clicked point and the chosen model."""
+"""The state of each visitor: photos, the traces of each tab, the clicked point, a search, and the chosen model."""
 
 import threading
 from collections import Counter, OrderedDict
@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from gamlens.errors import GamlensError
+from gamlens.index.hits import Hits
+from gamlens.index.index import Index
+from gamlens.index.queries import Query
 from gamlens.lens import Lens
 from gamlens.pairs.pair_trace import PairTrace
 from gamlens.pairs.set_trace import SetTrace
@@ -20,11 +23,15 @@ from gamlens.trace import Trace
 
 MOST_SESSIONS = 12
 
-TabName = Literal["class", "pair"]
+TabName = Literal["class", "pair", "search"]
+DrawnTab = Literal["class", "pair"]  # what the pictures of a tab are: a hit is drawn as the half of a pair
 TraceName = Literal["class", "against", "pair", "set"]
-Slot = Literal["photo", "x", "y", "rather"]
-SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": ("photo",), "pair": ("x", "y")}
-OPTIONAL_SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": (), "pair": ("rather",)}
+Slot = Literal["photo", "x", "y", "rather", "query"]
+SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": ("photo",), "pair": ("x", "y"), "search": ("query",)}
+OPTIONAL_SLOTS: dict[TabName, tuple[Slot, ...]] = {"class": (), "pair": ("rather",), "search": ()}
+TAB_OF_SLOT: dict[Slot, TabName] = {
+    slot: tab for slots in (SLOTS, OPTIONAL_SLOTS) for tab, names in slots.items() for slot in names
+}
 
 
 class SessionId(str):
@@ -54,6 +61,53 @@ class ClickedPoint(NamedTuple):
     map_settings: tuple[object, ...] = ()
 
 
+class MarkedRegion(NamedTuple):
+    """What a visitor marked on the photo that is searched for, as fractions of its width and height.
+
+    A point if `x1` and `y1` are None, else a box.
+    """
+
+    x0: float
+    y0: float
+    x1: float | None = None
+    y1: float | None = None
+
+
+@dataclass(eq=False)
+class HitSearch:
+    """What a visitor searches for, and what was found.
+
+    Attributes:
+        pair: The photo that is searched for and the chosen hit, in a session of their own: they are drawn as a pair.
+        index: What was searched; None before the first search.
+        region: The part of the photo that is searched for; None for the whole photo.
+        query: The photo, or its region, as the model of the index embedded it; None if that has not been done.
+        hits: What was found.
+        chosen: The row of the index of the chosen hit.
+    """
+
+    pair: "Session"
+    index: Index | None = None
+    region: MarkedRegion | None = None
+    query: Query | None = None
+    hits: Hits | None = None
+    chosen: int | None = None
+
+    def forget_hits(self) -> None:
+        """Drop what was found, and the chosen hit."""
+        self.hits = None
+        self.forget_choice()
+
+    def forget_choice(self) -> None:
+        self.chosen = None
+        self.pair.set_photo("y", None)
+
+    def forget_query(self) -> None:
+        """Drop what was computed of the photo; what was found stays until the next search."""
+        self.query = None
+        self.pair.forget_traces("pair")
+
+
 @dataclass(eq=False)
 class Session:
     """The state of one visitor. Hold `lock` while reading or changing it; `choice` alone can be set at any time.
@@ -69,6 +123,7 @@ class Session:
         point: The point of a pair that was clicked; None if maps are shown.
         split: The split of the pair's score over positions, if a visitor asked for it and it takes long.
         pair_controls: The controls with which the pair tab was drawn last; None if it never was.
+        search: What is searched for, and what was found; None if the tab was never used.
         unused: Files that are released with the next photo or at the end.
         files: Counts the users of all uploaded files, and is shared by all sessions.
         visitor: The address that the visitor comes from.
@@ -84,10 +139,22 @@ class Session:
     point: ClickedPoint | None = None
     split: ScoreSplit | None = field(default=None, repr=False)
     pair_controls: Controls | None = None
+    search: HitSearch | None = field(default=None, repr=False)
     unused: list[Path] = field(default_factory=list, repr=False)
     files: UploadedFiles = field(default_factory=UploadedFiles, repr=False)
     visitor: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def searching(self) -> HitSearch:
+        """What is searched for; made when it is first asked for."""
+        if self.search is None:
+            self.search = HitSearch(Session(files=self.files, visitor=self.visitor))
+        return self.search
+
+    def drawn_in(self, tab: TabName) -> tuple["Session", DrawnTab]:
+        """The session that holds the pictures of a tab, and how they are drawn."""
+        return (self.searching.pair, "pair") if tab == "search" else (self, tab)
 
     def forget_traces(self, *tabs: TabName) -> None:
         """Drop the traces of these tabs, the class that another one is compared with, and the clicked point."""
@@ -99,6 +166,9 @@ class Session:
             self.traces.pop("set", None)
             self.point = None
             self.stop_split()
+        if "search" in tabs and self.search is not None:
+            self.search.region = None
+            self.search.forget_query()
 
     def set_against(self, number: int | None) -> None:
         """Compare the explained class with another one, or with none (None)."""
@@ -111,12 +181,13 @@ class Session:
             self.split.stop()
             self.split = None
 
-    def set_photo(self, slot: Slot, path: str | Path | None) -> None:
+    def set_photo(self, slot: Slot, photo: str | Path | Photo | None) -> None:
         """Read a photo into `slot`, or empty the slot (None). The old photo's trace is dropped and its file released.
 
         A file that cannot be read is released later, with the next photo or at the end of the session, because the
-        browser may still be showing it.
+        browser may still be showing it. A Photo was read already.
         """
+        path = photo.path if isinstance(photo, Photo) else photo
         if path is not None:
             self.files.acquire(Path(path))
         if slot in self.photos:
@@ -127,11 +198,11 @@ class Session:
             self.traces.pop("set", None)
             self.point = None
         else:
-            self.forget_traces("class" if slot == "photo" else "pair")
+            self.forget_traces(TAB_OF_SLOT[slot])
         if path is None:
             return
         try:
-            self.photos[slot] = read_photo(path)
+            self.photos[slot] = photo if isinstance(photo, Photo) else read_photo(path)
         except GamlensError:
             self.unused.append(Path(path))
             raise
@@ -140,6 +211,9 @@ class Session:
         """Remove all photos and traces of the session from memory and disk, and let go of its model."""
         with self.lock:
             self.lens = self.choice = None
+            if self.search is not None:
+                self.search.pair.close()
+            self.search = None
             for slot in get_args(Slot):
                 self.set_photo(slot, None)
         return_freed_memory()

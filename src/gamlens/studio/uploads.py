@@ -25,16 +25,28 @@ WAITING_PER_VISITOR, WAITING_IN_ALL, SECONDS_UNUSED = (20, 200 * MEGA), (60, 600
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """A visitor's photo: its file, its size (width, height), and a copy small enough for the screen."""
+    """A visitor's photo: its file, its size (width, height), and a copy small enough for the screen.
+
+    `pixels` is a part that was cut out of the file, if the photo is such a part.
+    """
 
     path: Path
     name: str
     size: tuple[int, int]
     shown: Image.Image
+    pixels: Image.Image | None = None
 
     @property
     def picture(self) -> Picture:
+        if self.pixels is not None:
+            return Picture(self.name, pixels=self.pixels)
         return Picture(self.name, path=str(self.path))
+
+    def part(self, pixels: Image.Image) -> "Photo":
+        """A part of the photo that was cut out."""
+        shown = pixels.copy()
+        shown.thumbnail((SCREEN_SIDE, SCREEN_SIDE), Image.Resampling.LANCZOS)
+        return replace(self, size=pixels.size, shown=shown, pixels=pixels)
 
 
 @dataclass

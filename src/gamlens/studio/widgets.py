@@ -1,4 +1,4 @@
-"""The gradio components that both tabs have: photos, examples, the stage, the controls."""
+"""The gradio components that tabs share: photos, examples, the stage, the controls."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from gamlens.studio.controls import (
     VIEWS,
     Controls,
 )
-from gamlens.studio.example_photos import ExamplePhotos, thumbnail
+from gamlens.studio.example_photos import OfferedPhotos, thumbnail
 from gamlens.studio.session import TabName
 
 DEEPEST = 4  # the largest n of the slider until a model tells how many blocks it has
@@ -73,7 +73,7 @@ class Tab:
         return (update.stage, n, block, sharp, controls.sign, *([update.bars, None, None] if self.class_choice else []))
 
 
-def photo_drop(label: str, name: str, hint: str = "Drop a photo here") -> gr.Image:
+def photo_drop(label: str, name: str, hint: str = "Drop a photo here", *, height: int = 190) -> gr.Image:
     """A place to drop a photo. Actions get the path of the file.
 
     gradio's own `preprocess` would decode the photo; it is replaced, so that `uploads.read_photo` can check it first.
@@ -82,7 +82,7 @@ def photo_drop(label: str, name: str, hint: str = "Drop a photo here") -> gr.Ima
         label=label,
         type="filepath",
         sources=["upload", "clipboard"],
-        height=190,
+        height=height,
         min_width=120,
         buttons=[],
         elem_id=name,
@@ -102,8 +102,8 @@ def clickable_html(html: str, name: str, **options: Any) -> gr.HTML:
     return gr.HTML(html, js_on_load=CLICKS, apply_default_css=False, elem_id=name, **options)
 
 
-def example_buttons(examples: ExamplePhotos, tab: TabName) -> gr.HTML:
-    found = [(key, title, [thumbnail(file) for file in files]) for key, (title, files) in examples.of(tab).items()]
+def example_buttons(offered: OfferedPhotos, tab: TabName) -> gr.HTML:
+    found = [(key, title, [thumbnail(file) for file in files]) for key, (title, files) in offered.items()]
     return clickable_html(html_fragments.examples(found), f"{tab}-examples", visible=bool(found))
 
 
@@ -114,7 +114,7 @@ def stage(tab: TabName) -> gr.HTML:
 
 def control_widgets(tab: TabName) -> dict[str, Any]:
     """Make one component per field of Controls, by the field's name and in the order of the fields."""
-    default, pair = Controls(), tab == "pair"
+    default, pair = Controls(), tab != "class"
     kinds: tuple[Kind, ...] = ("block", "attention", "pair") if pair else ("block", "attention")
     methods = [("Automatic", BY_NETWORK), *((METHODS[name].title, name) for name in names(*kinds))]
     similarities = [(score.title, key) for key, score in PAIR_SCORES.items()]
@@ -138,7 +138,7 @@ def control_widgets(tab: TabName) -> dict[str, Any]:
         add(gr.Slider, "n", 1, DEEPEST, step=1, label="Blocks (n)", buttons=[], min_width=140)
         add(gr.Checkbox, "sharp", label="Sharp", info=ABOUT_SHARP, min_width=140)
     with gr.Row():
-        add(gr.Radio, "score", similarities, label="Similarity", min_width=230, visible=pair)
+        add(gr.Radio, "score", similarities, label="Similarity", min_width=230, visible=tab == "pair")
         add(gr.Dropdown, "cmap", titled(COLORMAPS), label="Colours", min_width=140)
         add(gr.Slider, "opacity", 0, 1, step=0.05, label="Opacity", buttons=[], min_width=140)
     with gr.Row():
