@@ -15,6 +15,7 @@ from gamlens import DATASETS, METHODS, METRICS, MODELS
 from gamlens.cli import app
 from gamlens.figures import FIGURES
 from gamlens.fuse import FUSIONS
+from gamlens.index.backends import BACKENDS
 from gamlens.scores import CLASS_SCORES, PAIR_SCORES
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -86,6 +87,12 @@ def sections() -> Iterable[tuple[str, str, str]]:
         "images of a data set with boxes or masks; `overview` takes one image and a pair.",
         _table(FIGURES, ("takes", "shows"), lambda figure: (figure.takes, figure.about)),
     )
+    yield (
+        "Ways to search an index",
+        "`gamlens index add --backend`, `Index.create(backend=...)`; the default, `auto`, is `exact` up to 100,000 "
+        "images. [search.md](search.md)",
+        _table(BACKENDS, ("title", "finds every hit", "extra", "how"), _backend),
+    )
     yield "Commands", "`gamlens COMMAND --help` lists the options.", _table(_commands(), ("what it does",), _described)
 
 
@@ -111,6 +118,10 @@ def _metric(metric: Any) -> tuple[str, ...]:
 
 def _dataset(entry: Any) -> tuple[str, ...]:
     return entry.title, ", ".join(entry.truth), _first(entry.read)
+
+
+def _backend(entry: Any) -> tuple[str, ...]:
+    return entry.title, _yes(entry.exact), entry.extra, _first(sys.modules[entry.make.__module__])
 
 
 def _described(entry: Callable[..., Any]) -> tuple[str]:
