@@ -9,14 +9,19 @@ from typing import Any
 import gpu
 import growth
 import nets
+import numpy as np
 import pytest
+import search
+import search_speed
+import search_vectors
 import spine
 import tools
 import torch
 import torch.nn.functional as F
 from torchvision.models import VisionTransformer
 
-from gamlens import Lens
+from gamlens import Index, Lens
+from gamlens.index.queries import Query
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +134,57 @@ def test_the_sketch_beside_which_we_are_measured_gives_our_maps(n: int) -> None:
     torch.testing.assert_close(
         tools.sketch(lens.model, layers)(batch, [1, 2]), lens.classify(batch, [1, 2], n=n).maps, rtol=0, atol=1e-6
     )
+
+
+def test_made_vectors_are_like_photos_and_repeatable() -> None:
+    """Where all photos have the same value, made vectors have it, too: it has no spread, so it gets no noise."""
+    photos = np.random.default_rng(0).uniform(0, 1, (30, 8)).astype(np.float32)
+    photos[:, 0] = 3
+    rows = np.concatenate(list(search_vectors.made_rows(photos, 500, seed=1)))
+    assert rows.shape == (500, 8)
+    assert rows.dtype == np.float32
+    assert (rows >= 0).all()
+    np.testing.assert_allclose(rows[:, 0], 3, rtol=1e-5)
+    assert np.array_equal(rows, np.concatenate(list(search_vectors.made_rows(photos, 500, seed=1))))
+    assert not np.array_equal(rows, np.concatenate(list(search_vectors.made_rows(photos, 500, seed=2))))
+
+
+def test_projected_vectors_keep_distances_along_the_main_axes() -> None:
+    flat = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32) @ np.ones((2, 6), np.float32)
+    found = search_vectors.projected(flat, 2)
+    assert found.shape == (20, 2)
+    np.testing.assert_allclose(np.linalg.norm(found[0] - found[1:], axis=1), np.linalg.norm(flat[0] - flat[1:], axis=1),
+                               rtol=1e-4)  # fmt: skip
+    assert search_vectors.projected(flat, 6) is flat
+
+
+def test_a_filled_index_is_one_that_the_package_would_have_written(tmp_path: Path) -> None:
+    photos = np.random.default_rng(0).uniform(0, 1, (30, 12)).astype(np.float32)
+    place = search_vectors.filled_index(tmp_path, Lens(nets.small().float()), photos, 300)
+    assert search_vectors.use_backend(place, "exact")["dimension"] == 12
+    wanted = next(search_vectors.made_rows(photos, 300, seed=1))[7]
+    with Index.open(place) as index:
+        assert (len(index), index.check()) == (300, [])
+        best = index.search(Query(wanted, "row 7"), top=2, where="share >= 0")[0]
+    assert best.slot == 7
+    assert best.score == pytest.approx(1)
+    assert best.metadata == {"share": pytest.approx(best.metadata["share"]), "price": 7, "colour": "blue"}
+
+
+def test_recall_counts_what_there_is_to_find() -> None:
+    truth = np.array([[1, 2, 3, 4], [5, 6, -1, -1], [-1, -1, -1, -1]])
+    found = [np.array([4, 3, 2, 9]), np.array([6]), np.array([], dtype=np.int64)]
+    assert search_speed.recall(truth, found) == pytest.approx((3 / 4 + 1 / 2) / 2)
+
+
+def test_precision_is_beside_its_chance_and_its_bound() -> None:
+    """Two classes of two photos: one of the three others is right, and at most one of ten hits."""
+    samples = [search.Sample(name, name, (label,)) for name, label in zip("abcd", (0, 0, 1, 1), strict=True)]
+    row = search.whole_row("net", samples, [[True, False, False]] * 3 + [[False, False, True]])
+    assert row[1:3] == ("3", "4")
+    assert row[3].startswith("75.0 [50.0, 100.0]")
+    assert row[3].endswith("chance 33.3")
+    assert row[4].endswith("at most 10.0")
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(spine.__file__).parent.glob("*.py")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -514,3 +515,25 @@ def test_an_index_in_a_folder_of_a_hostile_name(lens: CountingLens, tmp_path: Pa
             index.add(tmp_path / "photos")
         with Index.open(tmp_path / name, lens) as index:
             assert len(index.search(photo(1))) == 1
+
+
+def test_numbers_are_not_compared_with_text(lens: CountingLens, tmp_path: Path) -> None:
+    """SQLite would compare them by a rule that nobody expects: every text is greater than every number."""
+    put(tmp_path / "photos", 0, 1)
+    with Index.create(tmp_path / "x.gamlens", lens) as index:
+        index.add(tmp_path / "photos")
+        rows = [{"price": 5, "colour": "red", "mixed": 1}, {"price": 7.5, "colour": "blue", "mixed": "n/a"}]
+        index.annotate({str(tmp_path / "photos" / f"{number}.png"): row for number, row in enumerate(rows)})
+        vector = index.query(str(tmp_path / "photos" / "0.png"))
+        for where, message in (
+            ("price < '50'", "'price' with '50', and the column holds numbers: write a number without quotes"),
+            ("price in (5, '7')", "holds numbers"),
+            ("colour < 5", "'colour' with 5, and the column holds text: write the value in single quotes"),
+            ("image.width = 'wide'", "holds numbers"),
+            ("image.name = 3", "holds text"),
+        ):
+            with pytest.raises(GamlensError, match=re.escape(message)):
+                index.search(vector, where=where)
+        for where, count in (("price < 6", 1), ("colour = 'red'", 1), ("mixed = 1", 1), ("mixed = 'n/a'", 1),
+                             ("colour like '%e%'", 2), ("image.width between 99 and 101", 2)):  # fmt: skip
+            assert len(index.search(vector, where=where, with_self=True)) == count, where

@@ -30,7 +30,7 @@ from gamlens.index.changes import IndexChanges
 from gamlens.index.hits import Hit
 from gamlens.index.image_listing import absolute, find_images
 from gamlens.index.index import INDEX_SUFFIX, Index
-from gamlens.index.metadata_table import read_metadata
+from gamlens.index.metadata_table import mixed_columns, read_metadata
 from gamlens.index.snapshot import AUTO_BACKEND
 from gamlens.models.devices import AUTO
 from gamlens.render import write
@@ -88,7 +88,7 @@ def add(
         Option(
             "--activations",
             help="For a new index: remember the last block of every image, in half precision, so that hits are "
-            "explained without their files. It takes disk space.",
+            "explained without running the model again. It takes disk space.",
         ),
     ] = False,
     score: Annotated[
@@ -143,6 +143,7 @@ def add(
         changes = IndexChanges()
         if places:
             with ItemProgress("embedding", len(found)) as progress:
+                progress(0, 0)
                 how: dict[str, Any] = {"recheck": recheck, "batch_size": batch_size, "status": progress, "skip": to}
                 if engine == ENGINES[0]:
                     changes = index.add(places, workers=workers, **how)
@@ -155,6 +156,8 @@ def add(
         if meta is not None:
             rows, unmatched = read_metadata(meta, [image.path for image in index.catalogue.images().values()])
             changes = changes.joined(IndexChanges(annotated=index.annotate(rows)))
+            for column, cell in mixed_columns(meta):
+                note(f"The column {column} is text, because not all of its cells are numbers: {cell!r:.40}.")
             if unmatched:
                 names = ", ".join(unmatched[:LINES_NAMED]) + (", ..." if len(unmatched) > LINES_NAMED else "")
                 note(f"{len(unmatched)} rows of {meta} name no image of the index: {names}.")
@@ -181,6 +184,7 @@ def update(
     """
     with opened(folder, model, weights, blocks, embedding, device) as index:
         with ItemProgress("looking", max(1, len(index))) as progress:
+            progress(0, 0)
             changes = index.update(recheck=recheck, batch_size=batch_size, workers=workers, status=progress)
         for place in changes.missing:
             note(f"{place} is not there, or holds no image: its images stay in the index.")
@@ -196,9 +200,15 @@ def remove(
     where: options.WhereFilter = None,
     json_: options.JsonOutput = False,
 ) -> None:
-    """Take images out of an index. Their files stay."""
+    """Take images out of an index. Their files stay.
+
+    An update takes images in again whose files are still in a folder that was added.
+    """
     with Index.open(folder) as index:
-        _show_changes(index, index.remove(places or [], where=where), json_=json_)
+        changes = index.remove(places or [], where=where)
+        if changes.removed and index.sources():
+            note(f"`gamlens index update` takes them in again as long as their files are in {index.sources()[0]}.")
+        _show_changes(index, changes, json_=json_)
 
 
 @command("index info shop.gamlens --check", of=app)
@@ -228,7 +238,7 @@ def duplicates(
     ] = 0.97,
     groups: GroupsShown = 20,
     members: MembersShown = 6,
-    out: options.PageFolder = Path("gamlens-out"),
+    out: options.PageFolder = Path("gamlens-out/duplicates"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
 ) -> None:
@@ -246,7 +256,7 @@ def clusters(
     count: Annotated[int, Option(help="How many clusters.", min=2)] = 12,
     seed: Annotated[int, Option(help="Seed of the first middles.")] = 0,
     members: MembersShown = 6,
-    out: options.PageFolder = Path("gamlens-out"),
+    out: options.PageFolder = Path("gamlens-out/clusters"),
     json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
 ) -> None:
@@ -278,10 +288,12 @@ def opened(
         given = dict(zip(MADE_WITH, (model, weights, blocks, embedding), strict=True))
         chosen: dict[str, Any] = known if model is None else {}
         chosen |= {name: value for name, value in given.items() if value is not None}
+        if not known and model is None and "(" not in found.identity.get("model", "("):
+            chosen.setdefault("model", found.identity["model"])  # a lens that was made by name; it is checked below
         if "model" not in chosen:
             raise GamlensError(
-                f"The index {str(folder)!r} does not say which model made it ({found.identity.get('model')}): name it "
-                "with --model."
+                f"The index {str(folder)!r} was made with a model that has no name here "
+                f"({found.identity.get('model')}): give it with --model file.py:build."
             )
         made = make_lens(
             chosen["model"], chosen.get("weights"), chosen.get("blocks"), device, embedding=chosen.get("embedding")
@@ -307,6 +319,8 @@ def _show_changes(index: Index, changes: IndexChanges, *, json_: bool) -> None:
     else:
         rate = f", {changes.forwards / changes.seconds:.1f} images per second" if changes.forwards else ""
         say(f"{changes}: {len(index)} images in {index.folder}{rate}")
+        if still := len(set(index.catalogue.bad()) - changes.bad.keys()):
+            note(f"{still} files still cannot be read; `gamlens index info {index.folder}` lists them.")
         for path, reason in list(changes.bad.items())[:LINES_NAMED]:
             note(reason if path in reason else f"{path}: {reason}")
         if len(changes.bad) > LINES_NAMED:

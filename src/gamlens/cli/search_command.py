@@ -13,6 +13,8 @@ from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_
 from gamlens.cli.index_command import IndexModel, opened
 from gamlens.cli.index_search import IndexQueries, is_index, numbers_of, reads, search_in_index, show_matches
 from gamlens.files import claimed
+from gamlens.index.index import INDEX_SUFFIX
+from gamlens.methods import BLOCK_DEFAULT
 from gamlens.models.devices import AUTO
 from gamlens.report import search as work
 from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign, find_images
@@ -125,6 +127,8 @@ def search(
     sign = options.chosen_sign(sign, methods=[method])
     if out.exists() and not out.is_dir():
         raise GamlensError(f"--out {out} is a file: name a folder.")
+    if places[0].rstrip("/").endswith(INDEX_SUFFIX) and not Path(places[0]).exists():
+        raise GamlensError(f"There is no index {places[0]!r}: `gamlens index add FOLDER --to {places[0]}` makes it.")
     if is_index(places):
         how = work.SearchOptions(score or "cosine", method, n, fuse, top, with_self, lattice, refined, sign)
         asked = IndexQueries(
@@ -133,6 +137,12 @@ def search(
         )  # fmt: skip
         if save_gallery is not None:
             raise GamlensError("--save-gallery belongs to a search in files: an index is saved already.")
+        quiet = {
+            "--sharp or --refine": refined is not None, "--sign": sign is not None, "--n": n != 1,
+            "--method": method != BLOCK_DEFAULT,
+        }  # fmt: skip
+        if not (explain or maps) and (unused := [option for option, given in quiet.items() if given]):
+            note(f"{unused[0]} has no effect without --explain.")
         with opened(Path(places[0]), model, weights, blocks, embedding, device) as index:
             if score not in (None, index.score):
                 raise GamlensError(f"This index ranks images by {index.score}: leave out --score {score}.")

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from gamlens.errors import GamlensError, near, readable
+from gamlens.errors import GamlensError, near, printable, readable
 from gamlens.files import write_whole
 from gamlens.index.where import SqlFilter, parse_filter
 
@@ -38,6 +38,7 @@ OWN_COLUMNS = {
     "image.height": "images.height",
     "image.bytes": "images.bytes",
 }
+OWN_TEXTS = ("image.path", "image.name")  # those of them that are text
 KEY_COLUMN = "image.id"  # the key of the table of metadata; users' columns cannot begin with "image."
 SCHEMA = f"""
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -455,10 +456,33 @@ class Catalogue:
                     found[int(row[0])] = {column: value for column, value in values if value is not None}
         return found
 
+    def _check_kind(self, column: str, value: Any) -> None:
+        """Raise an error if a column is compared with text and holds numbers alone, or the other way round."""
+        text = isinstance(value, str)
+        if column in OWN_COLUMNS:
+            wrong = text != (column in OWN_TEXTS)
+        else:
+            kinds = ("'text'", "'integer', 'real'")
+            found = [
+                f"EXISTS (SELECT 1 FROM metadata WHERE typeof({quoted(column)}) IN ({kind}))"
+                for kind in (kinds if text else kinds[::-1])
+            ]
+            with self._reading():
+                (fits,) = self._connection.execute(f"SELECT {found[0]}").fetchone()
+                wrong = not fits and bool(self._connection.execute(f"SELECT {found[1]}").fetchone()[0])
+        if wrong:
+            holds, instead = ("numbers", "a number without quotes") if text else ("text", "the value in single quotes")
+            raise GamlensError(
+                f"The filter compares the column {printable(column)[:80]!r} with {value!r:.80}, and the column holds "
+                f"{holds}: write {instead}."
+            )
+
     def matching(self, where: str) -> np.ndarray[Any, Any]:
         """The slots, ascending, of images that a filter lets through, such as "price < 50 and colour = 'red'"."""
         columns = self.columns()
         wanted: SqlFilter = parse_filter(where, [*columns, *OWN_COLUMNS])
+        for column, value in wanted.pairs:
+            self._check_kind(column, value)
         own = ", ".join(f"{place} AS {quoted(column)}" for column, place in OWN_COLUMNS.items())
         users = "".join(f", metadata.{quoted(column)} AS {quoted(column)}" for column in columns)
         joined = f"images LEFT JOIN metadata ON images.id = metadata.{quoted(KEY_COLUMN)}"

@@ -70,6 +70,18 @@ def read_metadata(
     return found, unmatched
 
 
+def mixed_columns(table: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Columns that are text although most of their cells are numbers, each with the first cell that is none."""
+    lines = rows(Path(table))
+    found = []
+    for at, column in enumerate(lines[0] if lines else []):
+        cells = [line[at].strip() for line in lines[1:] if at < len(line)]
+        odd = [cell for cell in cells if cell and not _is_number(cell)]
+        if odd and 2 * len(odd) < sum(bool(cell) for cell in cells) and column.strip() not in KEYS:
+            found.append((column.strip(), odd[0]))
+    return found
+
+
 class PathFinder:
     """Finds the image that a cell names, among files (absolute paths)."""
 

@@ -18,7 +18,7 @@ parameters.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gamlens.errors import GamlensError, near, printable
 from gamlens.index.filter_tokens import FilterToken, filter_error, filter_tokens
@@ -41,11 +41,13 @@ class SqlFilter:
             WHERE or AND. Where a column that it compares is NULL, it may be neither true nor false, but NULL.
         values: The values, in the order of the question marks.
         columns: The columns that it reads, in the order in which they first appear.
+        pairs: Each column with a value that it is compared with, for a check of their types; patterns left out.
     """
 
     text: str
     values: tuple[FilterValue, ...]
     columns: tuple[str, ...]
+    pairs: tuple[tuple[str, FilterValue], ...] = field(default=(), compare=False, repr=False)
 
 
 def parse_filter(expression: str, columns: Sequence[str]) -> SqlFilter:
@@ -83,13 +85,15 @@ class FilterReader:
         self.tokens, self.at, self.depth = filter_tokens(expression), 0, 0
         self.values: list[FilterValue] = []
         self.used: list[str] = []
+        self.pairs: list[tuple[str, FilterValue]] = []
         self.terms = 0
 
     def whole(self) -> SqlFilter:
         text = self.disjunction()
         if self.token.kind != "end":
             raise self.wrong(f"expected 'and', 'or' or the end, found {self.token.described}")
-        return SqlFilter(text=f"({text})", values=tuple(self.values), columns=tuple(dict.fromkeys(self.used)))
+        columns = tuple(dict.fromkeys(self.used))
+        return SqlFilter(text=f"({text})", values=tuple(self.values), columns=columns, pairs=tuple(self.pairs))
 
     @property
     def token(self) -> FilterToken:
@@ -197,9 +201,9 @@ class FilterReader:
     def pattern(self) -> str:
         if self.token.kind != "text":
             raise self.wrong(f"expected a pattern such as 'red%' in single quotes, found {self.token.described}")
-        return self.value()
+        return self.value(pattern=True)
 
-    def value(self) -> str:
+    def value(self, *, pattern: bool = False) -> str:
         """Keep one value as a parameter and return its question mark."""
         token = self.take()
         if token.kind == "text":
@@ -212,6 +216,7 @@ class FilterReader:
             raise self.wrong(_not_a_value(token), token)
         self.count_term(token)
         self.values.append(value)
+        self.pairs += [] if pattern else [(self.used[-1], value)]
         return "?"
 
     def sign(self, wanted: str) -> None:

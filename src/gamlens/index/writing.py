@@ -93,7 +93,8 @@ class IndexWriter:
         """The files (absolute paths) that are new or have changed, and how many have not."""
         known, files = ({} if recheck else self.catalogue.states()), list(dict.fromkeys(files))
         todo = [file for file in files if known.get(file) != file_state(file)]
-        return todo, IndexChanges(unchanged=len(files) - len(todo))
+        again, bad = set(todo), self.catalogue.bad()
+        return todo, IndexChanges(unchanged=sum(file not in again and file not in bad for file in files))
 
     def commit(self, files: Sequence[EmbeddedFile | BadFile]) -> IndexChanges:
         """Make what became of some files part of the index: all of it, or nothing.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 
-from gamlens.errors import GamlensError, attempt
+from gamlens.errors import GamlensError, GamlensWarning, attempt
 from gamlens.explanation import GroupExplanation
+from gamlens.figures.panels import is_empty
 from gamlens.index.hits import Hit
 from gamlens.index.index import Index
-from gamlens.render import Grid, Page, Panel, ScaleKey, Section
+from gamlens.render import Grid, Page, Panel, ScaleKey, Section, thumbnail
 from gamlens.report.image_files import limited_page, small_overlay
 
 MEMBER_SIDE, MEMBERS_ACROSS = 300, 6
@@ -55,18 +57,17 @@ def _section(index: Index, group: Sequence[Hit], title: str, members: int) -> Se
     found = attempt(_explained, index, shown)
     if isinstance(found, GamlensError):
         return Section(title, (), f"It cannot be explained: {found}")
-    panels = [
-        Panel(
-            small_overlay(found.images, row, side=MEMBER_SIDE),
-            os.path.basename(hit.file),
-            f"mean {index.score} {float(found.images.scores[row]):.3f}",
-            f"{hit.file}: what makes it like the others",
-        )
-        for row, hit in enumerate(shown)
-    ]
+    panels = []
+    for row, hit in enumerate(shown):
+        same = is_empty(found.images, row)  # a map of what is the same everywhere shows nothing
+        picture = found.images.image(row) if same else small_overlay(found.images, row, side=MEMBER_SIDE)
+        words = "the same to the model" if same else "what makes it like the others"
+        value = f"mean {index.score} {float(found.images.scores[row]):.3f}" + (f", {words}" if same else "")
+        panels.append(Panel(thumbnail(picture, MEMBER_SIDE), os.path.basename(hit.file), value, f"{hit.file}: {words}"))
     rows = tuple(tuple(panels[at : at + MEMBERS_ACROSS]) for at in range(0, len(panels), MEMBERS_ACROSS))
     return Section(title, (Grid(rows, keys=SHARED_KEYS),), text)
 
 
 def _explained(index: Index, shown: Sequence[Hit]) -> GroupExplanation:
-    return index.lens.group([hit.file for hit in shown], score=index.score, method="gam", n=1)
+    with warnings.catch_warnings(action="ignore", category=GamlensWarning):  # the page says which maps are empty
+        return index.lens.group([hit.file for hit in shown], score=index.score, method="gam", n=1)

@@ -79,6 +79,7 @@ class QueryMatches:
         left_out: Files that are left out because they have the same contents as the query.
         picture: The file of the picture of all matches.
         grids: The pictures for the page; empty after the first QUERIES_SHOWN queries, which the page shows.
+        about: What a reader must know about the query.
     """
 
     query: str
@@ -86,6 +87,7 @@ class QueryMatches:
     left_out: tuple[str, ...]
     picture: str
     grids: tuple[Grid, ...]
+    about: str = ""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -212,14 +214,21 @@ def explained_matches(
     )  # fmt: skip
     if maps:
         pair.save(str(folder))
-    grids = match_grids(pair, options.score, hits.query, [_column_words(hit) for hit in there])
+    grids = match_grids(pair, options.score, hits.query, there)
     place = folder / MATCHES_PICTURE
     with StagedFiles() as staged:
         picture = render.stacked([render.draw(grid) for grid in grids])
         staged.write(place, partial(render.write_png, picture))
     boxes = dict(zip((hit.slot for hit in there), _boxes(pair), strict=True))
     matches = tuple({"file": hit.file, "score": hit.score, **boxes.get(hit.slot, {}), **_columns(hit)} for hit in hits)
-    return QueryMatches(name, matches, hits.left_out, str(place), grids if shown else ())
+    return QueryMatches(name, matches, hits.left_out, str(place), grids if shown else (), _about_query(hits.query))
+
+
+def _about_query(query: Query) -> str:
+    """What the maps of a query show that consists of several images or a caption; "" for a single image."""
+    if len(query.sides) + len(query.minus) + (query.caption is not None) < 2:
+        return ""
+    return "Matches are ranked by the sum of the whole query. The maps are those of its first image and each match."
 
 
 def _column_words(hit: Hit) -> str:
@@ -242,7 +251,7 @@ def remembered_query(image: Gallery) -> Query:
 def no_match(name: str, where: str | None, left_out: Sequence[str]) -> str:
     """What is said if a query has no match."""
     if where is not None:
-        return f"No image fits {where!r}: `gamlens index info` lists the columns."
+        return f"No image fits {where!r}: change the filter; `gamlens index info` lists the columns."
     why = ", except itself: add some, or give --with-self" if left_out else ": add some"
     return f"There is no image to compare {name} with{why}."
 
@@ -253,7 +262,7 @@ def search_page(answers: Sequence[QueryMatches], *, title: str, lead: str) -> Pa
     for answer in answers:
         names = ", ".join(f"`{name}`" for name in answer.left_out)
         left_out = f"Left out, as it is the query itself: {names}." if names else ""
-        sections.append(Section(answer.query, answer.grids, left_out))
+        sections.append(Section(answer.query, answer.grids, " ".join(filter(None, (answer.about, left_out)))))
     return limited_page(title, lead, sections, limit=QUERIES_SHOWN, count=len(answers), what="queries")
 
 
@@ -266,13 +275,14 @@ def _columns(hit: Hit) -> dict[str, Any]:
     return {"metadata": dict(hit.metadata)} if hit.metadata else {}
 
 
-def match_grids(pair: PairExplanation, score: str, asked: Query, columns: Sequence[str] = ()) -> tuple[Grid, ...]:
+def match_grids(pair: PairExplanation, score: str, asked: Query, hits: Sequence[Hit] = ()) -> tuple[Grid, ...]:
     """Make grids of MATCHES_ACROSS matches: a row of photos, and below each match the maps on it and on the query.
 
-    A region that was searched for is outlined on the query. `columns` has what the index knows of each match, in words.
+    A region that was searched for is outlined on the query. `hits` are the matches, if an index found them.
     """
     whole, made = pair.x.image(), []
-    words = columns or [""] * len(pair)
+    words = [_column_words(hit) for hit in hits] or [""] * len(pair)
+    values = [hit.score for hit in hits] or pair.scores.tolist()
     query = thumbnail(whole, MATCH_SIDE)
     shown = query
     if asked.region is not None and not asked.by_crop:
@@ -288,7 +298,7 @@ def match_grids(pair: PairExplanation, score: str, asked: Query, columns: Sequen
             (None, *(_heat(pair.y, at, photo, "why, on the match") for at, photo in photos.items())),
             (None, *(_heat(pair.x, at, query, "why, on the query") for at in line)),
         )
-        heads = ("Query", *(f"{at + 1}. {score} {float(pair.scores[at]):.3f}" for at in line))
+        heads = ("Query", *(f"{at + 1}. {score} {values[at]:.3f}" for at in line))
         heads += ("",) * (MATCHES_ACROSS - len(line)) if start else ()
         made.append(Grid(rows, heads, keys=MATCH_KEYS if line.stop == len(pair) and not pair.x.signed else ()))
     return tuple(made)
