@@ -374,7 +374,9 @@ class Trace:
         """The Explanation with a sign: maps of the score and of the negated score, on one scale per block."""
         fuse.check_sign(sign)
         method = self.default_method if method == BY_NETWORK else method
-        if not METHODS[method].has_sign or METHODS[method].kind == "pair":
+        if METHODS[method].kind == "pair":
+            raise _pairs_only(method)
+        if not METHODS[method].has_sign:
             able = ", ".join(name for name, entry in METHODS.items() if entry.has_sign and entry.kind != "pair")
             raise GamlensError(
                 f"Method {method!r} has no signed maps: it does not tell what raises the score from what lowers it. "
@@ -637,10 +639,7 @@ class Trace:
         """For each of these blocks, the tensors that the method's function takes, with R rows each."""
         entry = METHODS[method]
         if entry.kind == "pair":
-            raise GamlensError(
-                f"Method {method!r} explains pairs of images only: use it with compare or trace_pair, or choose one of "
-                f"{', '.join(methods_of('block', 'attention', 'input'))}."
-            )
+            raise _pairs_only(method)
         if self.method not in (None, entry):
             raise GamlensError(f"The pixels were captured for {self.method.title}: trace again with method={method!r}.")
         if entry.kind == "input" and str(PIXELS) not in self.activations:
@@ -890,6 +889,13 @@ def _no_gradients(what: str) -> GamlensError:
     return GamlensError(
         f"This trace was made for a method that needs no gradient, so it has none for {what}: trace again without "
         "method=."
+    )
+
+
+def _pairs_only(method: str) -> GamlensError:
+    return GamlensError(
+        f"Method {method!r} explains pairs of images only: use it with compare or trace_pair, or choose one of "
+        f"{', '.join(methods_of('block', 'attention', 'input'))}."
     )
 
 

@@ -254,6 +254,36 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(value.grad is None for value in net.parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("pool", ["mean", "max", "fc", "attention"])
+def test_a_network_of_half_precision(pool: str, dtype: torch.dtype) -> None:
+    """It runs as it is; its parts are float32, and close to those of the same network in float64."""
+    pair = Lens(nets.seeded(Head, pool).to(dtype), embedding="last").trace_pair(X.to(dtype), Y.to(dtype))
+    for baseline in ("blank", "average"):
+        found, twin = pair.interactions(baseline=baseline), traced(pool).interactions(baseline=baseline)
+        assert found.matrix.dtype == torch.float32
+        assert abs(found.gap) < 0.01
+        assert found.remainder == pytest.approx(twin.remainder, abs=0.02)
+        assert float((found.map() - twin.map()).abs().max()) < 0.15 * float(twin.map().abs().max()), baseline
+
+
+def test_an_embedding_that_a_later_layer_writes_to() -> None:
+    """The embedding is what the layer gave, before a ReLU in place that follows it, as in the head of VGG."""
+
+    class Written(Head):
+        def __init__(self) -> None:
+            super().__init__("fc")
+            self.after = nn.Sequential(nn.Linear(16, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.after(self.last(self.embed(self.features(x))))
+
+    pair = Lens(nets.seeded(Written), embedding="after.0").trace_pair(X, Y)
+    assert bool((pair.embeddings[0] < 0).any())
+    found = pair.interactions(steps=100)
+    assert abs(found.gap) < 1e-3
+
+
 def test_a_network_that_joins_a_branch_later_is_an_error() -> None:
     class Joined(nets.Small):
         def __init__(self) -> None:
@@ -353,6 +383,9 @@ def test_overlapping_regions_share_a_cell() -> None:
         (lambda p: p.interactions().between({"a": (90, 90, 99, 99)}, {}), "empty or outside"),
         (lambda p: p.interactions().between({"elsewhere": (0, 0, 9, 9)}, {}), "cannot be called"),
         (lambda p: p.interactions().between({"a": torch.ones(3, 3)}, {}), "neither a box"),
+        (lambda p: p.interactions().between({"a": "left half"}, {}), "neither a box.*left half"),
+        (lambda p: p.interactions().between({"a": None}, {}), "neither a box.*None"),
+        (lambda p: p.interactions().between([(0, 0, 9, 9)], {}), "given by name"),
         (lambda p: p.interactions().map("z"), "side= is 'x' or 'y'"),
     ],
 )

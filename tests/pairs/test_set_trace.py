@@ -147,6 +147,8 @@ def test_saved_and_drawn(net: Lens, tmp_path: object) -> None:
         (lambda lens: lens.trace_set(IMAGES).contrast(0, 1, 9), "There is no image 9"),
         (lambda lens: lens.trace_set(IMAGES).contrast([0, 1], 1, 2), "give as many"),
         (lambda lens: lens.contrast(*IMAGES[:3].split(1), sign="up"), "sign"),
+        (lambda lens: lens.contrast(*IMAGES[:3].split(1), method="vdsn"), "explains pairs of images only"),
+        (lambda lens: lens.group(IMAGES, method="vdsn"), "explains pairs of images only"),
         (lambda lens: lens.contrast(IMAGES[:1], IMAGES[1:2], nets.images(1, 32)), "one size"),
     ],
 )

@@ -114,7 +114,7 @@ class NetworkTail:
         def take(point: LayerPoint, tensor: Tensor, in_place: bool) -> Tensor:
             tensor = rows.clone() if point == self.point else tensor
             if point == self.embedding:
-                found.append(tensor)
+                found.append(tensor.clone())  # a later layer may write to it, such as a ReLU in place
             return tensor
 
         wanted = [self.point] if self.embedding is None else [self.point, self.embedding]

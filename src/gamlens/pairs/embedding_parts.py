@@ -30,6 +30,7 @@ from torch import Tensor
 from gamlens.capture.layer_points import NHWC, TokenGrid
 from gamlens.capture.tail import NetworkTail
 from gamlens.errors import GamlensError
+from gamlens.fuse import at_least_float32
 
 ZEROS, BLANK, AVERAGE, AUTO_BASELINE = "zeros", "blank", "average", "auto"
 BASELINES = (AUTO_BASELINE, ZEROS, BLANK, AVERAGE)
@@ -201,7 +202,7 @@ def integrated_parts(
             f"The layers after block {tail.point.name!r} have no finite derivative on the way from the baseline "
             f"{name!r}, so the embedding cannot be split over positions: give another baseline=, or another embedding=."
         )
-    count = math.prod(positions.cells)
+    count, at_start = math.prod(positions.cells), at_least_float32(at_start)
     aside = found[count] if positions.has_aside else torch.zeros_like(at_start)
     return EmbeddingParts(found[:count].view(*positions.cells, -1), aside, at_start, name, False)
 
@@ -246,7 +247,8 @@ def _integral(tail: NetworkTail, start: Tensor, change: Tensor, masks: Tensor, s
         raise GamlensError(f"steps={steps!r}: give a whole number from 1 to 1000.")
     places, weights = np.polynomial.legendre.leggauss(steps)
     u = (places + 1) / 2
-    times, shares = (torch.from_numpy(numbers).to(change) for numbers in (u**3, 3 * u**2 * weights / 2))
+    precise = at_least_float32(change.new_empty(0))  # networks of half precision run as they are; sums need more
+    times, shares = (torch.from_numpy(numbers).to(precise) for numbers in (u**3, 3 * u**2 * weights / 2))
     groups = len(masks)
     memory = BYTES_AT_ONCE_ON_GPU if change.is_cuda else BYTES_AT_ONCE
     at_once = max(1, memory // max(1, change.numel() * change.element_size()))
@@ -254,8 +256,9 @@ def _integral(tail: NetworkTail, start: Tensor, change: Tensor, masks: Tensor, s
     for first in range(0, steps * groups, at_once):
         row = torch.arange(first, min(first + at_once, steps * groups), device=change.device)
         step, group = row // groups, row % groups
-        t = times[step].view(-1, *[1] * change.ndim)
+        t = times[step].to(change).view(-1, *[1] * change.ndim)
         _, slope = tail.jvp(start + t * change, change * masks[group])
+        slope = at_least_float32(slope)
         total = slope.new_zeros(groups, slope.shape[1]) if total is None else total
         total.index_add_(0, group, slope * shares[step][:, None].to(slope))
     assert total is not None

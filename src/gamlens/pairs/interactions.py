@@ -257,6 +257,9 @@ class Interactions:
             x_regions, y_regions: {name: region} for each image. A region is a box (x0,y0,x1,y1) in pixels of the
                 original image, or a mask of bool, (height,width) of the original image. `regions` finds some.
         """
+        for own in (x_regions, y_regions):
+            if not isinstance(own, Mapping):
+                raise GamlensError(f"Regions are given by name, {{'dog': (0, 0, 90, 80)}}; found {own!r:.80}.")
         weights = [self._coverage(0, x_regions), self._coverage(1, y_regions)]
         values = torch.einsum("aij,ijkl,bkl->ab", weights[0], self.matrix.double().cpu(), weights[1])
         names = [(*regions, ELSEWHERE) for regions in (x_regions, y_regions)]
@@ -294,7 +297,10 @@ def _mask_of(name: str, region: Any, frame: Frame) -> Tensor:
     """A region of the original image as a mask at the size of the model's input, (H,W) of float64 in {0,1}."""
     if name == ELSEWHERE:
         raise GamlensError(f"A region cannot be called {ELSEWHERE!r}, which is all that lies outside of regions.")
-    found = torch.as_tensor(region)
+    try:
+        found = torch.as_tensor(region)
+    except (TypeError, ValueError, RuntimeError):  # a text, None, or rows of several lengths
+        raise _no_region(name, frame, f"{region!r:.80}") from None
     if found.shape == (4,) and found.dtype != torch.bool:
         x0, y0, x1, y1 = frame.boxes_in(found[None].double())[0].tolist()
         if not (x0 < x1 and y0 < y1):
@@ -307,11 +313,15 @@ def _mask_of(name: str, region: Any, frame: Frame) -> Tensor:
         columns = ((across + 1).clamp(max=x1) - across.clamp(min=x0)).clamp(min=0)
         return rows[:, None] * columns[None]
     if found.shape != frame.original or found.dtype != torch.bool:
-        raise GamlensError(
-            f"The region {name!r} is neither a box (x0,y0,x1,y1) nor a mask of bool of the original size "
-            f"{frame.original} (height,width); found {found.dtype} {tuple(found.shape)}."
-        )
+        raise _no_region(name, frame, f"{found.dtype} {tuple(found.shape)}")
     return frame.mask_in(found.cpu()).double()
+
+
+def _no_region(name: str, frame: Frame, found: str) -> GamlensError:
+    return GamlensError(
+        f"The region {name!r} is neither a box (x0,y0,x1,y1) nor a mask of bool of the original size {frame.original} "
+        f"(height,width); found {found}."
+    )
 
 
 def _number(side: str) -> int:
