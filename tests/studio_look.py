@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,10 @@ class Look:
         self.page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
         self.page.on("console", lambda said: self._heard(said))
         self.page.on("request", lambda request: self._asked(request.url))
-        self.page.goto(studio.url)
+        with self.page.expect_response(lambda answer: "/heartbeat/" in answer.url) as heartbeat:
+            self.page.goto(studio.url)
+        # The studio sees that the window was closed by the end of this answer.
+        self.session = str(heartbeat.value.url).split("?", 1)[0].rsplit("/", 1)[1]
         self.page.wait_for_selector(self.first_stage)
 
     def _heard(self, said: Any) -> None:
@@ -103,7 +107,17 @@ class Look:
         return str(self.page.locator(f"#{tab}-stage").inner_text())
 
     def close(self) -> None:
+        """Close the window, and wait until its session has ended."""
         self.context.close()
+        until(lambda: self.studio.actions.sessions.find(self.session) is None)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until the studio's threads have made a condition true."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not condition():
+        assert time.monotonic() < end, "this never came true"
+        time.sleep(0.05)
 
 
 def differs(before: list[np.ndarray[Any, Any]], after: list[np.ndarray[Any, Any]]) -> bool:

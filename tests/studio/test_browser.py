@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from studio_look import PATIENCE, Look, differs
+from studio_look import Look, differs, until
 
 from gamlens import Explanation, render
 from gamlens.data.photos import path
@@ -302,8 +301,8 @@ def test_a_bad_file_is_a_message(look: Look, tmp_path: Path) -> None:
 
 def test_two_visitors(browser: Any, studio: Studio) -> None:
     """Each has a photo, a class and controls of one's own; nothing is left of either when they go."""
-    others = len(studio.actions.sessions)
     first, second = Look(browser, studio), Look(browser, studio)
+    others = set(studio.folder.glob("*/*"))
     first.give("photo", path("coffee"))
     second.give("photo", path("lion"))
     first.page.wait_for_selector("text=Why espresso?")
@@ -314,17 +313,12 @@ def test_two_visitors(browser: Any, studio: Studio) -> None:
     second.changed("class", lambda: second.slide("class-n", "ArrowLeft"))
     second.changed("class", lambda: second.slide("class-n", "ArrowRight"))
     assert second.sources("class") == mine
-    uploads = [*studio.folder.glob("*/coffee.png"), *studio.folder.glob("*/lion.jpg")]
-    assert len([file for file in uploads if file.parent.name != "examples"]) >= 2
-    first.close()
-    second.close()
-    end = time.monotonic() + PATIENCE / 1000
-    while (left := list(studio.folder.glob("*/coffee.png"))) or len(studio.actions.sessions) > others:
-        if time.monotonic() > end:
-            break
-        time.sleep(0.2)
-    assert len(studio.actions.sessions) == others
-    assert left == []
+    uploads = set(studio.folder.glob("*/*")) - others
+    assert sorted(file.name for file in uploads) == ["coffee.png", "lion.jpg"]
+    for look in (first, second):
+        assert studio.actions.sessions.find(look.session) is not None
+        look.close()  # waits until the session has ended
+    until(lambda: not any(file.exists() for file in uploads))
     assert first.troubles == second.troubles == []
 
 
@@ -350,7 +344,6 @@ def test_widths_and_shades(browser: Any, studio: Studio) -> None:
     assert shade() > 200
     look.page.locator("#dark").click()
     look.page.wait_for_function("() => document.body.classList.contains('dark')")
-    look.page.wait_for_timeout(300)
-    assert shade() < 60
+    until(lambda: shade() < 60)
     look.close()
     assert look.troubles == []

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from gamlens.studio.actions import Actions
 from gamlens.studio.controls import Controls
 from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.server import SERVER_THREADS
+from gamlens.studio.session import SessionId
 from gamlens.studio.uploads import MOST_BYTES
 
 pytestmark = [
@@ -97,6 +99,20 @@ def test_visitors_who_wait_for_a_model_take_no_place_of_others(
         assert all("It was not to be." in answer.result(60)[0] for answer in answers)
     for visitor in waiting:
         tiny.actions.sessions.end(visitor.session)
+
+
+def test_an_event_knows_when_it_arrived(tiny: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one that waited in the queue until its page was closed is told from one of a page that came back."""
+    sessions, seen = tiny.actions.sessions, list[SessionId]()
+    real = sessions.get
+    monkeypatch.setattr(sessions, "get", lambda session_id: seen.append(session_id) or real(session_id))
+    visitor, before = Visitor(tiny, "leaves"), time.monotonic()
+    visitor.call("redraw", VALUES)
+    sessions.end(visitor.session)
+    (moment,) = [one.arrived for one in seen]
+    assert before < moment < time.monotonic()
+    visitor.call("redraw", VALUES)
+    assert sessions.find(visitor.session) is None
 
 
 def test_serves_no_file_but_its_own(tiny: Studio, tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from studio_kit import noise
 
 from gamlens import GamlensError
+from gamlens.studio.actions import Actions
+from gamlens.studio.controls import Controls
 from gamlens.studio.example_photos import copy_examples
-from gamlens.studio.session import SessionId, Sessions
+from gamlens.studio.session import LATE_SECONDS, MOST_ENDED, SessionId, Sessions
 
 
 def test_sessions_end_with_their_files(tmp_path: Path) -> None:
@@ -104,3 +107,58 @@ def test_files_that_were_not_uploaded_are_never_deleted(tmp_path: Path) -> None:
             session.set_photo("photo", file)
         session.close()
     assert other.exists()
+
+
+def test_an_event_handled_after_its_page_was_closed_leaves_nothing(tmp_path: Path, actions: Actions) -> None:
+    """Neither one that waited in the queue, nor one that was on its way: no session, no photo, no use of the model."""
+    sessions = actions.sessions
+    before = time.monotonic()
+    sessions.get("me")
+    sessions.end("me")
+    for arrived in (before, time.monotonic() + LATE_SECONDS / 2):
+        late = SessionId("me", "10.0.0.1", arrived)
+        actions.redraw(late, "class", Controls())
+        update = actions.set_photos(late, {"photo": noise(tmp_path / "late.png", seed=0)}, Controls())
+        assert "This visit has ended" in update.stage
+        assert len(sessions) == 0
+    assert sessions.files._uploads == {}
+
+
+def test_an_action_that_got_its_session_just_before_it_ended_leaves_no_photo(tmp_path: Path) -> None:
+    sessions, file = Sessions(folder=tmp_path), noise(tmp_path / "photo.png", seed=0)
+    session = sessions.get("me")
+    sessions.end("me")
+    with pytest.raises(GamlensError, match="This visit has ended"):
+        session.set_photo("photo", file)
+    assert sessions.files._uploads == {}
+
+
+def test_a_page_that_lost_its_connection_for_a_moment_goes_on(tmp_path: Path) -> None:
+    sessions = Sessions(folder=tmp_path)
+    sessions.get("me")
+    sessions.end("me")
+    back = SessionId("me", "10.0.0.1", time.monotonic() + LATE_SECONDS + 1)
+    sessions.get(back).set_photo("photo", noise(tmp_path / "photo.png", seed=0))
+    assert len(sessions) == 1
+    assert sessions.get(back).photos
+
+
+def test_remembers_a_limited_number_of_ended_sessions() -> None:
+    sessions = Sessions()
+    for number in range(MOST_ENDED + 9):
+        sessions.end(f"visitor {number}")
+    assert len(sessions._ended) == MOST_ENDED
+    assert sessions.get(f"visitor {MOST_ENDED}").closed
+    assert not sessions.get("visitor 0").closed
+
+
+def test_a_session_that_nobody_uses_ends_with_its_files(tmp_path: Path) -> None:
+    """As after a browser that crashed before it had opened the connection by whose end the studio sees that it left."""
+    sessions, file = Sessions(folder=tmp_path), noise(tmp_path / "photo.png", seed=0)
+    sessions.get("gone").set_photo("photo", file)
+    sessions.get("here")
+    sessions._open["gone"].used -= 100
+    sessions.sweep(50)
+    assert not file.exists()
+    assert list(sessions._open) == ["here"]
+    assert not sessions.get("gone").closed

@@ -40,6 +40,7 @@ MEMBER_FOLDERS = (API + FILE, f"{API}/heartbeat/")
 LOGIN_BYTES, JSON_BYTES, UPLOAD_BYTES = 2**14, 2**20, MOST_BYTES + 2**16
 LONGEST_SESSION_ID, MOST_UNREAD, MOST_UNREAD_IN_ALL = 64, 32, 256
 SECONDS_TO_READ_REFUSAL = 2.0
+ARRIVED = "gamlens_arrived"  # the name in a request's state of the time at which an event of the page arrived
 NOT_ITS_PAGE = "Refused: this studio answers only requests of its own page."
 Send = Callable[[AsgiEvent], Awaitable[None]]
 
@@ -207,6 +208,7 @@ class SecurityMiddleware:
         if (refusal := _too_many_unread(asked.scope["app"], body)) is not None:
             await _refuse(refusal, receive, send)
             return
+        asked.scope.setdefault("state", {})[ARRIVED] = time.monotonic()
         first: list[AsgiEvent] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def again() -> AsgiEvent:

@@ -67,9 +67,9 @@ class Studio(AbstractContextManager["Studio"]):
             self.close()
 
     def sweep(self) -> None:
-        """Delete uploads that nobody uses, and give freed memory back, again and again until the studio is closed."""
+        """End idle sessions, delete uploads nobody uses, and give freed memory back, until the studio is closed."""
         while not self.ended.wait(SWEEP_SECONDS):
-            self.actions.sessions.files.sweep()
+            self.actions.sessions.sweep()
             return_freed_memory()
 
     def close(self) -> None:

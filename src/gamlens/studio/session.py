@@ -1,6 +1,7 @@
 """The state of each visitor: photos, the traces of each tab, the clicked point, a search, and the chosen model."""
 
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -22,6 +23,10 @@ from gamlens.studio.uploads import Photo, UploadedFiles, read_photo
 from gamlens.trace import Trace
 
 MOST_SESSIONS = 12
+IDLE_SECONDS = 2 * 60 * 60  # a session that was not used for so long ends: the browser may have gone without a word
+LATE_SECONDS = 5.0  # events on their way when a page closes arrive within this time
+MOST_ENDED = 256
+VISIT_ENDED = "This visit has ended, and its photos were deleted: give the photo again."
 
 TabName = Literal["class", "pair", "search"]
 DrawnTab = Literal["class", "pair"]  # what the pictures of a tab are: a hit is drawn as the half of a pair
@@ -35,13 +40,16 @@ TAB_OF_SLOT: dict[Slot, TabName] = {
 
 
 class SessionId(str):
-    """The id of a session, and the address of its visitor, who may have more than one session."""
+    """The id of a session, the address of its visitor, who may have more than one session, and when the event that
+    names it arrived, as `time.monotonic` has it; None is now.
+    """
 
     visitor: str
+    arrived: float | None
 
-    def __new__(cls, name: str, visitor: str = "") -> "SessionId":
+    def __new__(cls, name: str, visitor: str = "", arrived: float | None = None) -> "SessionId":
         made = super().__new__(cls, name)
-        made.visitor = visitor
+        made.visitor, made.arrived = visitor, arrived
         return made
 
 
@@ -127,6 +135,8 @@ class Session:
         unused: Files that are released with the next photo or at the end.
         files: Counts the users of all uploaded files, and is shared by all sessions.
         visitor: The address that the visitor comes from.
+        used: When the session was used last, as `time.monotonic` has it.
+        closed: Whether the session has ended. It takes no photos any more, because nobody would delete them.
         lock: Protects all of these.
     """
 
@@ -143,6 +153,8 @@ class Session:
     unused: list[Path] = field(default_factory=list, repr=False)
     files: UploadedFiles = field(default_factory=UploadedFiles, repr=False)
     visitor: str = ""
+    used: float = field(default_factory=time.monotonic, repr=False)
+    closed: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     @property
@@ -189,6 +201,8 @@ class Session:
         """
         path = photo.path if isinstance(photo, Photo) else photo
         if path is not None:
+            if self.closed:
+                raise GamlensError(VISIT_ENDED)
             self.files.acquire(Path(path))
         if slot in self.photos:
             self.unused.append(self.photos.pop(slot).path)
@@ -210,6 +224,7 @@ class Session:
     def close(self) -> None:
         """Remove all photos and traces of the session from memory and disk, and let go of its model."""
         with self.lock:
+            self.closed = True
             self.lens = self.choice = None
             if self.search is not None:
                 self.search.pair.close()
@@ -223,6 +238,10 @@ class Sessions:
     """Sessions by id. If there are more than `most`, one is closed: the least recently used one of the visitor who has
     the most sessions, so that a visitor who opens many does not close those of others.
 
+    The page's events wait in queues, so one may be handled after its page was closed and its session ended. It gets a
+    closed session of its own, which is kept nowhere. A page that is still open, and only lost its connection for a
+    moment, goes on with a new session.
+
     Uploads in `folder` are deleted when no session uses them, except for those in `keep`, such as the example photos.
     """
 
@@ -230,16 +249,27 @@ class Sessions:
         self.most = most
         self.files = UploadedFiles(folder, keep)
         self._open: OrderedDict[str, Session] = OrderedDict()
+        self._ended: OrderedDict[str, float] = OrderedDict()  # when the sessions ended that ended last
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def get(self, session_id: str) -> Session:
-        """The session with this id; a new one if there is none. A SessionId also tells whose session it is."""
+        """The session with this id; a new one if there is none. A SessionId also tells whose session it is.
+
+        An event that arrived before the session ended, or within LATE_SECONDS after, gets a closed session.
+        """
+        now = time.monotonic()
+        arrived = getattr(session_id, "arrived", None)
         with self._lock:
             new = Session(files=self.files, visitor=getattr(session_id, "visitor", ""))
+            ended = self._ended.get(session_id)
+            if ended is not None and (now if arrived is None else arrived) < ended + LATE_SECONDS:
+                new.closed = True
+                return new
             session = self._open.setdefault(session_id, new)
+            session.used = now
             self._open.move_to_end(session_id)
             late = [self._open.pop(self._next_to_close()) for _ in range(len(self._open) - self.most)]
         for old in late:
@@ -257,10 +287,27 @@ class Sessions:
             return self._open.get(session_id)
 
     def end(self, session_id: str) -> None:
+        """End the session with this id, whose page was closed, if there is one."""
         with self._lock:
+            self._ended[session_id] = time.monotonic()
+            self._ended.move_to_end(session_id)
+            while len(self._ended) > MOST_ENDED:
+                self._ended.popitem(last=False)
             session = self._open.pop(session_id, None)
         if session is not None:
             session.close()
+
+    def sweep(self, longest: float = IDLE_SECONDS) -> None:
+        """End the sessions that were not used for more than `longest` seconds, and delete uploads nobody uses.
+
+        A browser that goes before it has opened the connection whose end tells that it left is not missed otherwise.
+        """
+        late = time.monotonic() - longest
+        with self._lock:
+            idle = [self._open.pop(name) for name, session in list(self._open.items()) if session.used < late]
+        for session in idle:
+            session.close()
+        self.files.sweep()
 
     def clear(self) -> None:
         for session_id in tuple(self._open):

@@ -14,6 +14,7 @@ from gamlens.studio import html_fragments
 from gamlens.studio.access_rules import network_of
 from gamlens.studio.actions import Actions
 from gamlens.studio.controls import Controls
+from gamlens.studio.security import ARRIVED
 from gamlens.studio.session import ClickedPoint, SessionId
 from gamlens.studio.widgets import Tab
 
@@ -25,7 +26,8 @@ SPLIT_NEWS_SECONDS = 1.0
 
 
 def session_id(request: gr.Request) -> str:
-    return SessionId(str(request.session_hash), network_of(request.client.host))
+    arrived = getattr(request.state, ARRIVED, None)
+    return SessionId(str(request.session_hash), network_of(request.client.host), arrived)
 
 
 def control_events(actions: Actions, tab: Tab) -> None:
