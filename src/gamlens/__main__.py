@@ -2,6 +2,8 @@
 
 import sys
 
+from gamlens.errors import needs_package
+
 
 def main() -> None:
     """Run the command line, or say how to install it."""
@@ -10,7 +12,7 @@ def main() -> None:
     except ImportError as error:
         if error.name not in ("typer", "rich"):
             raise
-        sys.exit("The command line needs typer and rich: pip install 'gamlens[cli]'.")
+        sys.exit(needs_package("The command line", error.name, extra="cli"))
     app()
 
 

@@ -1,4 +1,4 @@
-"""GamlensError, GamlensWarning, and registries that suggest near matches for a mistyped name."""
+"""GamlensError, GamlensWarning, what is said of old names and missing packages, and registries with near matches."""
 
 import difflib
 import sys
@@ -29,7 +29,11 @@ class GamlensWarning(UserWarning):
     """The one warning that gamlens gives: the result can be used, but may not mean what you expect (a flat map)."""
 
 
-def warn(message: str) -> None:
+class GamlensDeprecationWarning(GamlensWarning):
+    """The warning about a name or an option that still works and will be removed: see docs/deprecation.md."""
+
+
+def warn(message: str, category: type[GamlensWarning] = GamlensWarning) -> None:
     """Give a GamlensWarning that names the line of the user's code from which gamlens was called.
 
     The number of our own frames between that line and this one differs from call to call, so frames are skipped
@@ -38,7 +42,37 @@ def warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, GamlensWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
+
+
+def deprecated(old: str, *, instead: str, since: str, removed_in: str) -> None:
+    """Warn, at the user's line, that something still works and will be removed.
+
+    Args:
+        old: What the user wrote, such as "Explanation.leave".
+        instead: What to write in its place.
+        since: The version that gives this warning first.
+        removed_in: The version that will not have `old` any more.
+    """
+    warn(
+        f"{old} is deprecated since gamlens {since} and will be removed in {removed_in}: use {instead}.",
+        GamlensDeprecationWarning,
+    )
+
+
+def needs_package(what: str, package: str, *, extra: str, found: str = "") -> str:
+    """The message about a package that is missing, in the one form that all such messages have.
+
+    Args:
+        what: What needs the package; the message begins with it.
+        package: The package, by the name under which it is imported.
+        extra: The extra of gamlens that installs it.
+        found: What the attempt to import it said, if there was one.
+
+    >>> needs_package("Reading Parquet", "pyarrow", extra="eval")
+    "Reading Parquet needs the package 'pyarrow': pip install 'gamlens[eval]'."
+    """
+    return f"{what} needs the package {package!r}{found and f' ({found})'}: pip install 'gamlens[{extra}]'."
 
 
 class Registry(dict[str, T]):

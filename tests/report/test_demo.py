@@ -98,7 +98,7 @@ def test_scene_holds_both_photos() -> None:
 
 def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PHOTOS, "lion", ("no_such_package", "lion.jpg"))
-    with pytest.raises(GamlensError, match=r"no_such_package: pip install 'gamlens\[demo\]'"):
+    with pytest.raises(GamlensError, match=r"needs the package 'no_such_package': pip install 'gamlens\[demo\]'"):
         path("lion")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from gamlens.data.reading import own_json, package_file
+from gamlens.errors import needs_package
 from gamlens.inputs.images import upright
 
 PHOTOS: dict[str, tuple[str, str]] = own_json("photos.json")  # {name: (package, file in it)}
@@ -14,8 +15,7 @@ def path(name: str) -> Path:
     """The file of the photo of that name on this machine."""
     package, file = PHOTOS[name]
     extra = "bench" if package == "sklearn" else "demo"
-    missing = f"The photo {name!r} comes with the package {package}: pip install 'gamlens[{extra}]'."
-    return package_file(package, file, missing)
+    return package_file(package, file, needs_package(f"The photo {name!r}", package, extra=extra))
 
 
 def photo(name: str) -> Image.Image:

