@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gamlens.errors import GamlensError, warn
+from gamlens.errors import GamlensError, needs_package, warn
 from gamlens.index.index import Index
 from gamlens.lens import Lens
 from gamlens.models import DEFAULT_MODEL
@@ -124,9 +124,10 @@ def launch(
     try:
         from gamlens.studio.gradio_page import build_page
     except ImportError as error:
-        if str(error.name).split(".")[0] != "gradio":
+        package = str(error.name).partition(".")[0]
+        if package not in ("gradio", "gradio_client", "jinja2"):
             raise
-        raise GamlensError("The studio needs gradio: pip install 'gamlens[studio]'.") from error
+        raise GamlensError(needs_package("The studio", package, extra="studio", found=str(error))) from error
 
     given, address = _given(models), free_address(host, port)
     if isinstance(index, Index):
