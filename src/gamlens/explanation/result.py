@@ -336,7 +336,7 @@ class Explanation:
 
     def leave(self, pool: Executor | None = None) -> Callable[[], Explanation]:
         """Do what `to_host` does, under its former name, with a warning."""
-        warn("Explanation.leave is now called to_host: use that name, since the old one will be removed.")
+        deprecated("Explanation.leave", instead="Explanation.to_host", since="1.0", removed_in="2.0")
         return self.to_host(pool)
 
     def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
