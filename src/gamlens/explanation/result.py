@@ -18,7 +18,7 @@ from torch import Tensor
 from gamlens import boxes as locate
 from gamlens import render
 from gamlens.capture.nonblocking import Checks, answers_of, to_host
-from gamlens.errors import GamlensError, warn
+from gamlens.errors import GamlensError, deprecated
 from gamlens.explanation.map_bar import EndWords, MapBar, beside_with_bars, map_bar
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
