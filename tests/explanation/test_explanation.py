@@ -617,5 +617,5 @@ def test_the_box_of_an_overlay_is_that_of_the_shown_block() -> None:
 
 def test_the_former_name_of_to_host_still_works() -> None:
     result = Lens(nets.small()).classify(nets.images(1), 1)
-    with pytest.warns(GamlensWarning, match="to_host"):
+    with pytest.warns(GamlensDeprecationWarning, match=r"since gamlens 1\.0 .* in 2\.0: use Explanation\.to_host"):
         assert torch.equal(result.leave()().maps, result.maps)
