@@ -19,7 +19,8 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from gamlens import Explanation, GamlensError, GamlensWarning, Lens, PairExplanation, Refinement, Transform
+from gamlens import Explanation, GamlensError, Lens, PairExplanation, Refinement, Transform
+from gamlens.errors import GamlensDeprecationWarning
 
 LABELS = ("ant", "bee", "cat", "a/b: c?", "elk", "fox", "gnu", "hen", "ibex", "jay")
 
