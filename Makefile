@@ -29,8 +29,9 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	touch $@
 
-docs: $(VENV)/.dev  ## docs/reference.md, every name that gamlens knows, from its registries
+docs: $(VENV)/.dev  ## docs/reference.md from the registries, then the site: site/index.html
 	$(BIN)/python docs/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 demo: $(VENV)/.demo  ## explain bundled photos with the embedded model: demo/index.html
 	$(BIN)/gamlens demo --out demo
@@ -90,4 +91,4 @@ scale: $(VENV)/.dev  ## how runs grow, in one process and on Ray
 	$(BIN)/python benchmarks/scale.py
 
 clean:
-	rm -rf $(VENV) bench demo gamlens-out
+	rm -rf $(VENV) bench demo gamlens-out site

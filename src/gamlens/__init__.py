@@ -20,7 +20,7 @@ warning a `GamlensWarning`.
 
 import importlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gamlens import fuse, methods, refine
 from gamlens._version import __version__
@@ -39,6 +39,10 @@ from gamlens.pairs.set_trace import SetTrace
 from gamlens.refine import Refinement
 from gamlens.retrieval import Gallery
 from gamlens.trace import Trace
+
+if TYPE_CHECKING:  # for type checkers, editors and the API pages; see CLASSES_LOADED_WHEN_USED
+    from gamlens.index.hits import Hits as Hits
+    from gamlens.index.index import Index as Index
 
 # Results pickled by version 0.1 name their classes by these module paths, so the paths must stay importable.
 sys.modules["gamlens.geometry"], sys.modules["gamlens.images"] = transform, images
