@@ -544,6 +544,7 @@ def test_maps_with_more_blocks_refined_or_signed_are_those_of_compare(lens: Coun
             alone = lens.compare(photo(30), hit.path, **{"method": "gam", "n": 1, **options})
             torch.testing.assert_close(found.y.maps[row], alone.y.maps[0], atol=4e-3, rtol=0)
             torch.testing.assert_close(found.x.maps[row], alone.x.maps[0], atol=4e-3, rtol=0)
+        torch.testing.assert_close(index.explain(hits[1:], **options).y.maps[0], found.y.maps[1])
     trace = index.trace(hits, 1)
     assert float(trace.explain(score="cosine").scores[0]) == pytest.approx(hits[1].score, abs=1e-5)
 

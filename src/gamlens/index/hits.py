@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from gamlens.index.queries import Query
@@ -52,7 +52,7 @@ class Hit:
 
 @dataclass(frozen=True, eq=False)
 class Hits(Sequence[Hit]):
-    """The hits of one query, best first.
+    """The hits of one query, best first. A slice, such as `hits[:3]`, is a Hits, too, which `Index.explain` takes.
 
     Attributes:
         query: What was searched for.
@@ -76,9 +76,9 @@ class Hits(Sequence[Hit]):
     @overload
     def __getitem__(self, place: int) -> Hit: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Hit]: ...
-    def __getitem__(self, place: int | slice) -> Hit | Sequence[Hit]:
-        return self.found[place]
+    def __getitem__(self, place: slice) -> Hits: ...
+    def __getitem__(self, place: int | slice) -> Hit | Hits:
+        return replace(self, found=self.found[place]) if isinstance(place, slice) else self.found[place]
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.found)
