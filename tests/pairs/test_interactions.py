@@ -364,6 +364,16 @@ def test_regions_add_up_and_name_the_match() -> None:
     assert any(bool(mask[40:60, 40:60].all()) for mask in regions.values())
 
 
+def test_regions_are_where_pairs_raise_the_score_even_if_others_cancel_them() -> None:
+    """As from an average baseline: every place adds nothing on the whole, but one of them matches strongly."""
+    matrix = torch.zeros(4, 4, 4, 4)
+    matrix[1, 1, 2, 2], matrix[1, 1, 0, 0] = 0.5, -0.5
+    matrix[3, 3, 3, 3] = 0.01
+    regions = made(matrix, 1.0).regions("x")
+    assert list(regions) == ["x1"]
+    assert bool(regions["x1"][20:28, 20:28].all())
+
+
 def test_overlapping_regions_share_a_cell() -> None:
     found = traced("mean").interactions()
     twice = found.between({"a": (0, 0, 64, 64), "b": (0, 0, 64, 64)}, {})

@@ -173,10 +173,10 @@ class Interactions:
         matrix = self.matrix.relu() if positive else self.matrix
         return matrix.sum(dim=(2, 3) if _number(side) == 0 else (0, 1))
 
-    def full(self, side: PairSide = "x") -> Tensor:
+    def full(self, side: PairSide = "x", *, positive: bool = False) -> Tensor:
         """The positive part of `map`, resized and normalised, as a map in [0,1] at the size of the original image."""
         frame = self.frames[_number(side)]
-        sized = fuse.resize(self.map(side).relu()[None].float(), frame.size)
+        sized = fuse.resize(self.map(side, positive=positive).relu()[None].float(), frame.size)
         return frame.map(fuse.min_max(sized)[0][0])
 
     # The strongest links
@@ -268,13 +268,16 @@ class Interactions:
     def regions(self, side: PairSide = "x", *, threshold: float = FOUND_AT, most: int = 4) -> dict[str, Tensor]:
         """Regions where the map of an image is high: its connected components, largest first, as masks by name.
 
+        The map is that of the pairs of places that raise the score: from an average baseline, all pairs of a place
+        nearly cancel.
+
         Args:
             side: The image.
-            threshold: The map value (see `full`) from which a pixel belongs to a region.
+            threshold: The map value (`full` with positive=True) from which a pixel belongs to a region.
             most: How many regions at most.
         """
         boxes.check_threshold(threshold)
-        bright = self.full(side) >= threshold
+        bright = self.full(side, positive=True) >= threshold
         labels = boxes.components(bright[None].cpu())[0]
         sizes = {int(label): int((labels == label).sum()) for label in set(labels.flatten().tolist()) if label}
         best = sorted(sizes, key=lambda label: -sizes[label])[:most]
