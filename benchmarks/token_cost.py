@@ -9,6 +9,7 @@ above the model's, on a GPU only.
 from __future__ import annotations
 
 import argparse
+import copy
 import time
 import warnings
 from collections.abc import Callable
@@ -67,7 +68,10 @@ class Sketch:
 
 
 def peers(net: nn.Module, batch: Tensor) -> dict[str, Work]:
-    """Grad-CAM of captum and grad-cam at the norm before the last attention, where they are installed."""
+    """Grad-CAM of captum and grad-cam at the norm before the last attention, where they are installed.
+
+    grad-cam gets a network of its own: its hooks stay, and copy the layer to the CPU in every forward.
+    """
     found: dict[str, Work] = {}
     target = net(batch).argmax(dim=1)
     layer = net.blocks[-1].norm1
@@ -86,7 +90,8 @@ def peers(net: nn.Module, batch: Tensor) -> dict[str, Work]:
             side = int((tokens.shape[1] - 1) ** 0.5)
             return tokens[:, 1:].reshape(len(tokens), side, side, -1).permute(0, 3, 1, 2)
 
-        other = GradCAM(net, [layer], reshape_transform=as_map)
+        own = copy.deepcopy(net)
+        other = GradCAM(own, [own.blocks[-1].norm1], reshape_transform=as_map)
         wanted = [ClassifierOutputTarget(int(one)) for one in target]
         found["grad-cam GradCAM, one layer"] = lambda: other(batch, wanted)
     except ImportError:
