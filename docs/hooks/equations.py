@@ -1,4 +1,4 @@
-"""Hook of mkdocs: equations between dollar signs become MathML while the site is built, so no script is needed for them.
+"""Hook of mkdocs: equations between dollar signs become MathML while the site is built: no script draws them.
 
 The extension `pymdownx.arithmatex` finds the equations and leaves code and prices alone.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
+FUNCTION = re.compile(r"<mo>([A-Za-z]{2,})</mo>(?=(?:<mrow>)?<mo[^>]*>(?:\(|&#x00028;))")  # ReLU( and the like
 EQUATION = re.compile(r'<(span|div) class="arithmatex">(?:\\\((.*?)\\\)|\\\[(.*?)\\\])</\1>', flags=re.DOTALL)
 
 
@@ -22,4 +23,5 @@ def mathml(found: re.Match[str]) -> str:
     kind, within, alone = found.groups()
     latex = html.unescape(within if within is not None else alone).strip()
     shown = convert(latex, display="inline" if within is not None else "block")
+    shown = FUNCTION.sub(r"<mi>\1</mi>", shown)  # the name of a function: no space before its parenthesis
     return shown if kind == "span" else f'<div class="equation" tabindex="0">{shown}</div>'
