@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gamlens import METHODS, Explanation, Lens, PairExplanation, Refinement, Transform
-from gamlens.cli import app, common, compare_command, explain, show
+from gamlens.cli import app, compare_command, explain, show, terminal, waiting
 from gamlens.data.photos import path
 from gamlens.report.image_files import find_images
 
@@ -271,8 +271,10 @@ def test_hostile_names_are_one_error_each_and_never_reach_the_terminal(tmp_path:
 
 def test_progress_shows_names_literally(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run folder may be called like a control sequence, or like a tag of rich's markup."""
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=200)
-    monkeypatch.setattr(common, "err_console", terminal)
-    with common.steps("reporting", 1) as step:
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    monkeypatch.setattr(terminal, "err_console", console)
+    monkeypatch.setattr(waiting.TerminalProgress, "start", waiting.Progress.start)  # at once
+    monkeypatch.setattr(waiting.TerminalProgress, "stop", waiting.Progress.stop)
+    with waiting.steps("reporting", 1) as step:
         step("red\x1b[31m [/b]")
-    assert "red\\x1b[31m [/b]" in terminal.file.getvalue()
+    assert "red\\x1b[31m [/b]" in console.file.getvalue()

@@ -1,103 +1,133 @@
-"""What all commands share: registration, printing, progress bars, error lines, and building a Lens from options."""
+"""What all commands share: registration, JSON in place of text, error lines, and building a Lens from options."""
 
 import inspect
-import json
-import time
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column, Table
-from rich.text import Text
+from typer.core import TyperGroup
 
 from gamlens import GamlensError, GamlensWarning, Lens
+from gamlens.cli import options, terminal
+from gamlens.cli.terminal import complain, note, tell
+from gamlens.cli.waiting import waiting
 from gamlens.data import has_mnist, mnist
-from gamlens.errors import printable
 from gamlens.models import from_file
 from gamlens.models.devices import AUTO
 from gamlens.sanity.data_randomisation import Digits
 
-out_console = Console()
-err_console = Console(stderr=True)
-SECONDS_BETWEEN_LINES = 60.0
+STOPPED_BY_USER = 130
+
+
+class CommandGroup(TyperGroup):
+    """Commands whose mistakes in options, too, are JSON where --json is among them."""
+
+    def main(self, *args: Any, **named: Any) -> Any:
+        given: Sequence[str] | None = args[0] if args else named.get("args")
+        words = sys.argv[1:] if given is None else list(given)
+        if "--json" not in words or not named.get("standalone_mode", True):
+            return super().main(*args, **named)
+        try:
+            code = super().main(*args, **{**named, "standalone_mode": False})
+        except Exception as error:
+            if not hasattr(error, "format_message"):  # a usage error of typer: which class it is depends on its version
+                raise
+            with terminal.screen(json_=True) as screen:
+                screen.answer({"error": error.format_message()})
+            complain(error.format_message())
+            code = getattr(error, "exit_code", 2)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 app = typer.Typer(
     name="gamlens",
+    cls=CommandGroup,
     help="Explain the decisions of a vision model: saliency maps for classes and for pairs of images.",
-    no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
 
-def command(example: str, *, of: typer.Typer = app, resumes: bool = False) -> Callable[..., Callable[..., None]]:
-    """Make a function a command of `of`, named after the function.
+class CommandFailed(typer.Exit):
+    """A command ended with an error, which was printed on standard error already.
+
+    Args:
+        code: The exit code.
+        message: What was wrong.
+        record: What the command could do nevertheless, for JSON.
+    """
+
+    def __init__(self, code: int, message: str, record: Any = None) -> None:
+        super().__init__(code)
+        self.message, self.record = message, record
+
+    @property
+    def document(self) -> Any:
+        """The JSON document: the record with an entry "error". A list has the errors in its own entries."""
+        if self.record is None:
+            return {"error": self.message}
+        return {**self.record, "error": self.message} if isinstance(self.record, dict) else self.record
+
+
+def command(
+    example: str, *, of: typer.Typer = app, resumes: bool = False, whole: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function a command of `of`, named after the function, with a further option --json.
+
+    What the function prints with `say` and `say_table` is shown at its end, cut to the size of a screen. What it
+    returns is its JSON document, which --json prints in place of the text.
 
     Args:
         example: Arguments of an example call, without `gamlens`; it is shown at the end of the command's help.
         of: The app, or group of commands, that the command is added to.
         resumes: Whether the command, when it is stopped and started again, continues where it stopped.
+        whole: Whether it may print more than a screen.
     """
 
-    def add(function: Callable[..., None]) -> Callable[..., None]:
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
         paragraphs = (inspect.getdoc(function) or "").split("\n\n")
         text = "\n\n".join(" ".join(part.split()) for part in paragraphs)  # typer would keep the line breaks
         made = of.command(function.__name__, help=text, epilog=f"Example:  gamlens {example}")
-        return made(errors_as_lines(resumes=resumes)(function))
+        return made(_with_json(function, resumes=resumes, whole=whole))
 
     return add
 
 
-def say(text: str | Text) -> None:
-    """Print one line on standard output literally, without rich markup and without wrapping."""
-    out_console.print(_safe(text), soft_wrap=True)
+def _with_json(function: Callable[..., Any], *, resumes: bool, whole: bool) -> Callable[..., None]:
+    """The function of a command with an option --json, and with errors as lines."""
+
+    @wraps(function)
+    def run(*, json_: bool = False, **given: Any) -> None:
+        with terminal.screen(json_=json_, whole=whole) as screen:
+            try:
+                with errors_as_lines(resumes=resumes):
+                    record = function(**given)
+            except CommandFailed as failed:
+                screen.answer(failed.document)
+                raise
+            except typer.Exit:
+                raise
+            except BaseException as error:  # a mistake of ours, which keeps its traceback
+                screen.answer({"error": f"{type(error).__name__}: {error}"})
+                raise
+            screen.answer(record)
+
+    signature = inspect.signature(function)
+    last = inspect.Parameter("json_", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=options.JsonOutput)
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in signature.parameters.values()]
+    vars(run)["__signature__"] = signature.replace(parameters=[*parameters, last])
+    run.__annotations__ = {**function.__annotations__, "json_": options.JsonOutput}
+    return run
 
 
-def _safe(text: str | Text) -> Text:
-    """A text for the terminal without control characters, which names of files may hold."""
-    plain = text.plain if isinstance(text, Text) else text
-    if isinstance(text, Text) and printable(plain) == plain:
-        return text
-    return Text(printable(plain))
-
-
-def say_json(record: Any) -> None:
-    typer.echo(json.dumps(record, indent=2))
-
-
-def say_table(
-    header: Sequence[str | Column], lines: Iterable[Sequence[str]], *, title: str | None = None, **style: Any
-) -> None:
-    """Print a table on standard output, its title, heads and cells literally; `style` is passed on to rich's Table."""
-    heads = [replace(head) if isinstance(head, Column) else Column(head) for head in header]
-    for head in heads:
-        head.header = _safe(head.header) if isinstance(head.header, str) else head.header
-    table = Table(*heads, title=None if title is None else _safe(title), **style)
-    for line in lines:
-        table.add_row(*map(_safe, line))
-    out_console.print(table)
-
-
-def tell(kind: str, message: str, style: str) -> None:
-    """Print `kind` in the given style, then the message literally, as one line on standard error."""
-    err_console.print(Text.assemble((kind, style), "  ", _safe(message)), highlight=False, soft_wrap=True)
-
-
-def note(message: str) -> None:
-    tell("note", message, "yellow")
-
-
-def exit_with_failures(message: str) -> NoReturn:
-    """Print a message on standard error and exit with code 1, after a command that could do only part of its work."""
-    err_console.print(_safe(message), soft_wrap=True)
-    raise typer.Exit(1)
+def exit_with_failures(message: str, record: Any = None) -> NoReturn:
+    """Exit with code 1 and a message, after a command that could do only part of its work: its JSON `record`."""
+    raise CommandFailed(1, message, record)
 
 
 @contextmanager
@@ -122,79 +152,25 @@ def errors_as_lines(*, resumes: bool = False) -> Iterator[None]:
         warnings.showwarning = say_once
         try:
             yield
+        except CommandFailed as failed:
+            terminal.flush()  # what could be done is printed before what could not
+            complain(failed.message)
+            raise
         except GamlensError as error:
             tell("error", str(error), "bold red")
-            raise typer.Exit(1) from error
+            raise CommandFailed(1, str(error)) from error
         except OSError as error:
             if error.filename is None:
                 raise
             why = f"{str(error.filename)!r:.300}: {error.strerror or error}."
-            tell("error", f"Cannot use {why} Give another name, or check the disk.", "bold red")
-            raise typer.Exit(1) from error
+            why = f"Cannot use {why} Give another name, or check the disk."
+            tell("error", why, "bold red")
+            raise CommandFailed(1, why) from error
         except KeyboardInterrupt as error:
             kept = "finished results are kept; run the same command again to continue."
-            tell(
-                "stopped",
-                kept if resumes else "no results were kept; the same command starts from the beginning.",
-                "yellow",
-            )
-            raise typer.Exit(130) from error
-
-
-class TerminalProgress(Progress):
-    """A progress bar on standard error. It is hidden with `quiet`, and where standard error is not a terminal."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        columns = "{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-        hidden = quiet or not err_console.is_terminal
-        super().__init__(*columns, console=err_console, transient=True, disable=hidden)
-
-
-@contextmanager
-def steps(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar for `total` steps; yields a function to call with the name of each step as it begins."""
-    with TerminalProgress(quiet=quiet) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda name: bar.update(task, description=escape(printable(name)), advance=1)
-
-
-class ItemProgress(TerminalProgress):
-    """A progress bar for many items. Call it with the number of finished items and of errors so far.
-
-    It shows the rate, the time left and the errors. Where standard error is not a terminal, it prints these as one
-    line per minute instead.
-    """
-
-    def __init__(self, what: str, total: int) -> None:
-        super().__init__()
-        self.what, self.total = what, total
-        self.task = self.add_task(what, total=total)
-        self.began = self.said = time.monotonic()
-        self.first: int | None = None
-
-    def __call__(self, items: int, errors: int) -> None:
-        if self.first is None:
-            self.first, self.began = items, time.monotonic()
-            if 1 < items < self.total:
-                note(f"continuing after {items} of {self.total} items")
-        line = self.line(items, errors)
-        self.update(self.task, completed=items, description=line)
-        if not err_console.is_terminal and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
-            self.said = time.monotonic()
-            err_console.print(f"{items} of {self.total} items, {line}", highlight=False, soft_wrap=True)
-
-    def line(self, items: int, errors: int) -> str:
-        """A status such as `localization: 12.3 items per second, 1:05:00 left, 2 errors`."""
-        seconds = time.monotonic() - self.began
-        done = items - (self.first or 0)
-        parts = []
-        if done and seconds > 0:
-            left = round((self.total - items) * seconds / done)
-            clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-            parts = [f"{done / seconds:.1f} items per second", f"{clock} left"]
-        if errors:
-            parts.append(f"{errors} errors")
-        return f"{self.what}: {', '.join(parts)}" if parts else self.what
+            kept = kept if resumes else "no results were kept; the same command starts from the beginning."
+            tell("stopped", kept, "yellow")
+            raise CommandFailed(STOPPED_BY_USER, f"stopped: {kept}") from error
 
 
 def make_lens(
@@ -202,15 +178,16 @@ def make_lens(
 ) -> Lens:
     """Build a Lens from command line options. A `model` of the form `file.py:build` may return a module or a Lens."""
     names = [name.strip() for name in blocks.split(",")] if blocks else None
-    built = from_file(model) if ".py:" in model else model
-    if isinstance(built, Lens):
-        if weights or names or embedding or device != AUTO:
-            raise GamlensError(
-                f"{model!r} returns a Lens, which already has weights, blocks, embedding and device: leave out "
-                "--weights, --blocks, --embedding and --device, or set them in that file."
-            )
-        return built
-    return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
+    with waiting(f"loading {model}"):
+        built = from_file(model) if ".py:" in model else model
+        if not isinstance(built, Lens):
+            return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
+    if weights or names or embedding or device != AUTO:
+        raise GamlensError(
+            f"{model!r} returns a Lens, which already has weights, blocks, embedding and device: leave out "
+            "--weights, --blocks, --embedding and --device, or set them in that file."
+        )
+    return built
 
 
 def lens_maker(

@@ -12,7 +12,9 @@ from gamlens import METHODS, GamlensError, Lens
 from gamlens.capture.forward import BY_NETWORK
 from gamlens.cli import options
 from gamlens.cli import pair_links as linking
-from gamlens.cli.common import command, make_lens, say, say_json
+from gamlens.cli.common import command, make_lens
+from gamlens.cli.terminal import say
+from gamlens.cli.waiting import waiting
 from gamlens.evaluation.protocol import parse_views
 from gamlens.explanation import Explanation, file_stem
 from gamlens.files import claimed
@@ -81,9 +83,8 @@ def compare(
     x_box: linking.XBoxes = None,
     y_box: linking.YBoxes = None,
     out: options.MapsFolder = Path("gamlens-out"),
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Show on two images why a model finds them similar; or, with --text, which pixels of an image match captions.
 
     With --sign both, the maps show in two colours what raises the score and what lowers it. With --against, they show
@@ -106,7 +107,7 @@ def compare(
     how: dict[str, Any] = {"method": method, "n": depth, "fuse": fuse, "lattice": lattice, "refine": refined}
     place = out / _folder(a, b, against)
     pieces = None
-    with claimed(place):
+    with claimed(place), waiting("comparing"):
         if b is None:
             result = _with_captions(lens, a, text or [], against, {**how, "views": further, "sign": sign})
         elif against is not None:
@@ -124,18 +125,15 @@ def compare(
             pieces.check_place(place)
         written = result.save(str(place))
         drawn = pieces.save(place) if pieces is not None else ""
-    if json_:
-        more = {} if pieces is None else {"split": {**pieces.record, "file": drawn}}
-        say_json({"x": a, **result.record, **more, "folder": str(place), "about": result.about})
-        return
     say(f"{METHODS[result.about['method']].title}, n = {result.about['n']}, {lens.name}")
     for name, value, belongs in result.lines:
         say(Text.assemble((f"{name} {value:.4f}", "bold"), f"  {belongs}"))
-    say(result.where(written))
     if pieces is not None and b is not None:
-        say(f"The strongest links are in {drawn}")
-        say("")
         pieces.say(Path(a).name, Path(b).name)
+        say(f"The strongest links are in {drawn}")
+    say(result.where(written))
+    more = {} if pieces is None else {"split": {**pieces.record, "file": drawn}}
+    return {"x": a, **result.record, **more, "folder": str(place), "about": result.about}
 
 
 def _check_contrast(against: str | None, *, split: bool, views: bool, captions: Sequence[str], method: str) -> None:

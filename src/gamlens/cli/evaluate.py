@@ -1,5 +1,6 @@
 """The commands `evaluate`, `subset` and `ablate`."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typer import Argument, Context, Option
 from gamlens import Lens
 from gamlens import data as datasets
 from gamlens.cli import options
-from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, make_lens, note, say, say_table
+from gamlens.cli.common import command, exit_with_failures, lens_maker, make_lens
 from gamlens.cli.evaluate_pairs import (
     PAIR_HELP,
     ObjectCounts,
@@ -23,7 +24,9 @@ from gamlens.cli.evaluate_pairs import (
     evaluate_pairs,
     given_options,
 )
-from gamlens.cli.show import show_cells
+from gamlens.cli.show import cell_records, show_cells
+from gamlens.cli.terminal import note, say, say_table
+from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.data import Dataset, Manifest
 from gamlens.errors import Registry
 from gamlens.evaluation import ablation, measure, results, tables
@@ -193,7 +196,7 @@ def evaluate(
     objects: ObjectCounts = ALL_COUNTS,
     window: WindowSide = PairPlan.window,
     stride: WindowStride = PairPlan.stride,
-) -> None:
+) -> dict[str, Any]:
     """Measure how good saliency maps are, on a data set.
 
     A run may be stopped at any time: the same command continues it. `gamlens table` and `gamlens report` show its
@@ -217,10 +220,10 @@ def evaluate(
         }  # fmt: skip
         plan = chosen_plan(given, asked, hold_out_)
         lens = make_lens(model, weights, blocks, device, embedding=embedding)
-        photos = datasets.load(data, Path(os.path.realpath(root)), split=split)
+        with waiting("reading the data set"):
+            photos = datasets.load(data, Path(os.path.realpath(root)), split=split)
         size = chunk if "chunk" in given else None
-        evaluate_pairs(lens, photos, plan, out, chunk=size, fresh=fresh, workers=workers)
-        return
+        return evaluate_pairs(lens, photos, plan, out, chunk=size, fresh=fresh, workers=workers)
     every, held_out = protocols.parse_hold_out(hold_out_)
     named_methods = split_names(methods)
     how = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=named_methods)
@@ -236,14 +239,16 @@ def evaluate(
     )  # fmt: skip
     where, chosen = Engine(engine, workers, address), Manifest.load(items_) if items_ else None
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
-    lens, whole = make(), datasets.load(data, Path(os.path.realpath(root)), split=split)
-    dataset, items, about = chosen_items(lens, whole, protocol, {"items": chosen, "hold_out": held_out})
+    lens = make()
+    with waiting("reading the data set"):
+        whole = datasets.load(data, Path(os.path.realpath(root)), split=split)
+        dataset, items, about = chosen_items(lens, whole, protocol, {"items": chosen, "hold_out": held_out})
     with ItemProgress(f"{kind}, {task}", len(items[:limit])) as progress:
         done = evaluate_run(
             make if engine == "ray" else lambda: lens, dataset, items[:limit], protocol, out, batch=batch,
             chunk=chunk, engine=where, fresh=fresh, about={**about, "split": split}, status=progress,
         )  # fmt: skip
-    _tell_end(out, done, random=lens.weights == "random")
+    return _tell_end(out, done, random=lens.weights == "random")
 
 
 def is_positive(task: str) -> bool:
@@ -261,17 +266,23 @@ def chosen_items(
     return dataset, protocols.units(dataset, protocol, chosen=own["items"], hold_out=own["hold_out"]), about
 
 
-def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> None:
+def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> dict[str, Any]:
     """Print the run's table and the first items that failed. If any failed, the exit code is 1."""
+    found: list[tables.Cell] = []
     if not done["measured"]:
         note(f"this run was already finished; nothing was measured again ({out})")
-    say(f"{done['items']} items in {out}")
-    run = results.read(out, only=tables.needed())
-    if not random and run.groups:
-        show_cells(tables.cells(run))
+    with waiting("reading the results"):
+        run = results.read(out, only=tables.needed())
+        if not random and run.groups:
+            found = tables.cells(run)
+    show_cells(found)
+    more = "" if random else f"; `gamlens table {out}` shows all numbers, `gamlens report {out}` makes a page"
+    say(f"{done['items']} items in {out}{more}")
+    record = {"run": out, **done, "numbers": cell_records(found)}
     if done["errors"]:
         first = [f"  {row['item']}: {row['error']}" for row in run.errors[:5]]
-        exit_with_failures("\n".join((f"{done['errors']} items could not be measured:", *first)))
+        exit_with_failures("\n".join((f"{done['errors']} items could not be measured:", *first)), record)
+    return record
 
 
 @command("subset pairs --root ILSVRC --out pairs.json --seed 3 --pairs-per-class 5")
@@ -299,17 +310,19 @@ def subset(
             "where there are any.",
         ),
     ] = None,
-) -> None:
+) -> dict[str, Any]:
     """Choose pairs, small objects or a hold-out of a data set, and write them to a manifest file for `evaluate`.
 
     `gamlens evaluate` takes the file with --items, or a hold-out with --hold-out.
     """
     make = MANIFESTS[kind]
-    dataset = datasets.load(data, root, split=split)
-    by_mask = not any(sample.boxes for sample in dataset) if masks is None else masks
-    made = make(dataset, SubsetOptions(seed, pairs_per_class, by_mask))
-    made.save(out)
+    with waiting("reading the data set"):
+        dataset = datasets.load(data, root, split=split)
+        by_mask = not any(sample.boxes for sample in dataset) if masks is None else masks
+        made = make(dataset, SubsetOptions(seed, pairs_per_class, by_mask))
+        made.save(out)
     say(f"{len(made.items)} items of {len(dataset)} images in {out}")
+    return {"file": out, "items": len(made.items), "images": len(dataset)}
 
 
 @command("ablate --data ilsvrc --root ILSVRC --model resnet50 --task cosine --subset 25 --out ablation")
@@ -344,7 +357,7 @@ def ablate(
     batch: options.BatchSize = 16,
     out: options.TablesFolder = Path("gamlens-ablation"),
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Measure how the number of blocks and their fusion change every metric of each method, on a data set.
 
     By default the maps of classes are measured on all items. With --task cosine, for example, the maps of pairs are,
@@ -356,8 +369,9 @@ def ablate(
     )  # fmt: skip
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     protocol = plan.protocol(lens)
-    whole = datasets.load(data, root, split=split)
-    dataset, items, _ = chosen_items(lens, whole, protocol, {"items": None, "hold_out": None})
+    with waiting("reading the data set"):
+        whole = datasets.load(data, root, split=split)
+        dataset, items, _ = chosen_items(lens, whole, protocol, {"items": None, "hold_out": None})
     items = items[:limit]
     rows: list[dict[str, Any]] = []
     with ItemProgress("measuring", len(items)) as progress:
@@ -366,10 +380,13 @@ def ablate(
             rows += part
             progress(len({row["item"] for row in rows}), 0)
     about = results.describe(lens, dataset, protocol, len(items))
-    found = ablation.table(rows, about, plan)
-    written = ablation.write(found, plan, out, about, ablation.fusion_gains(rows, about, plan))
+    with waiting("making the tables"):
+        found = ablation.table(rows, about, plan)
+        written = ablation.write(found, plan, out, about, ablation.fusion_gains(rows, about, plan))
     for name in ablation.measures(found):
         say_table(*ablation.table_of(found, plan, name))
     say(f"{len(written)} files were written; open {out / 'ablation.png'}")
+    record = json.loads((out / "ablation.json").read_text(encoding="utf-8"))
     if failed := sum(bool(row["error"]) for row in rows):
-        exit_with_failures(f"{failed} items could not be read and are left out.")
+        exit_with_failures(f"{failed} items could not be read and are left out.", record)
+    return dict(record)

@@ -1,5 +1,6 @@
 """The part of the command `evaluate` that tests explanations of pairs: `gamlens evaluate pairs`."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,9 @@ from rich import box
 from typer import Context, Option
 
 from gamlens import GamlensError, Lens
-from gamlens.cli.common import ItemProgress, exit_with_failures, note, out_console, say, say_table, steps
+from gamlens.cli.common import exit_with_failures
+from gamlens.cli.terminal import note, out_console, say, say_table
+from gamlens.cli.waiting import ItemProgress, steps, waiting
 from gamlens.data import Dataset
 from gamlens.evaluation.pair_tests import pair_texts as texts
 from gamlens.evaluation.pair_tests.pair_cases import pair_cases
@@ -39,7 +42,7 @@ COMMON = {
         "fill",
     ),
     *("seed", "hold_out_", "curves", "curve_background", "blur_kernel", "blur_sigma", "limit", "chunk", "workers"),
-    *("fresh", "device"),
+    *("fresh", "device", "json_"),
 }
 OWN = {"tests", "objects", "window", "stride"}
 PAIR_HELP = (
@@ -110,11 +113,12 @@ def chosen_plan(given: set[str], options: Mapping[str, Any], hold_out: str) -> P
 
 def evaluate_pairs(
     lens: Lens, dataset: Dataset, plan: PairPlan, out: str, *, chunk: int | None, fresh: bool, workers: int | None
-) -> None:
+) -> dict[str, Any]:
     """Run the tests of pairs into the folder `out`, print their tables, and write its files."""
     if "://" in out:
         raise GamlensError(f"evaluate {PAIR_KIND} writes a page: --out is a folder of this machine, found {out!r}.")
-    cases = pair_cases(dataset, plan)
+    with waiting("building the cases"):
+        cases = pair_cases(dataset, plan)
     with ItemProgress(f"{PAIR_KIND}, {plan.task}", len(cases)) as progress:
         done = run_pair_tests(
             lens, dataset, cases, plan, out, chunk=chunk or CASES_PER_FILE, fresh=fresh, workers=workers,
@@ -122,18 +126,23 @@ def evaluate_pairs(
         )  # fmt: skip
     if not done["measured"]:
         note(f"this run was already finished; nothing was measured again ({out})")
-    about, rows = read_rows(out)
-    results, chosen = pair_results(about, rows), chosen_cases(cases, rows)
+    with waiting("reading the results"):
+        about, rows = read_rows(out)
+        results, chosen = pair_results(about, rows), chosen_cases(cases, rows)
     with steps("drawing cases", len(chosen)) as status:
         samples = {sample.name: sample for sample in dataset}
         maker = PairExplainers(lens, plan)
         pictures = case_pictures(maker, samples, chosen, rows, dataset.classes, status=status)
-    written = write_pairs(Path(out), results, pictures)
+    with waiting("writing the page"):
+        written = write_pairs(Path(out), results, pictures)
+    page = Path(out) / PAIRS_PAGE
+    record = {"page": page, "items": done["items"], **json.loads(texts.pairs_json(results))}
     _show(results)
-    say(f"{done['items']} cases; {len(written)} files with all numbers and differences; open {Path(out) / PAIRS_PAGE}")
+    say(f"{done['items']} cases; {len(written)} files with all numbers and differences; open {page}")
     if done["errors"]:
         first = [f"  {row['case']}: {row['error']}" for row in results.errors[:5]]
-        exit_with_failures("\n".join((f"{done['errors']} cases could not be measured:", *first)))
+        exit_with_failures("\n".join((f"{done['errors']} cases could not be measured:", *first)), record)
+    return record
 
 
 def _show(results: PairResults) -> None:

@@ -1,16 +1,19 @@
 """The commands `classify` and `blocks`."""
 
 import warnings
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from gamlens import METHODS, GamlensError, GamlensWarning
+from gamlens import METHODS, MODELS, GamlensError, GamlensWarning
 from gamlens.capture.forward import BLOCKS_BY_DEFAULT, BY_NETWORK
 from gamlens.cli import options
-from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, say, say_json, say_table, tell
+from gamlens.cli.common import command, exit_with_failures, make_lens
 from gamlens.cli.measured_layout import measure_layout
+from gamlens.cli.terminal import note, say, say_rows, say_table, tell
+from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.evaluation.protocol import parse_views
 from gamlens.lattice import check_reading
 from gamlens.models.devices import AUTO
@@ -18,6 +21,9 @@ from gamlens.report import classified_files as work
 from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign, find_images
 from gamlens.scores import CLASS_SCORES, find_class_score
 
+ERRORS_SHOWN = 10  # files that failed, one line each
+FILES_SHOWN = 18  # more are sorted and counted
+CLASSES_COUNTED = 5
 SCORE_HELP = (
     f"The class score that is explained: {', '.join(CLASS_SCORES)}. 'probability' is the sigmoid for models with "
     "several classes per image (multi-label), and the softmax for all others."
@@ -66,9 +72,8 @@ def classify(
     fresh: Annotated[
         bool, Option("--fresh", help="Start over, if a command that was interrupted left its notes in the folder.")
     ] = False,
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> list[dict[str, Any]]:
     """Show which pixels speak for a class: saliency maps of images, for the top class or the classes you name.
 
     With --sign both, the maps show in two colours what raises the score and what lowers it. With --against, they show
@@ -99,16 +104,17 @@ def classify(
             results.append(result)
             failed += bool(result.error)
             progress(len(results), failed)
-            if result.error:
+            if result.error and failed <= ERRORS_SHOWN:
                 tell("error", result.error, "bold red")
-    if json_:
-        say_json([result.record for result in results])
-    else:
-        _show_classes(results)
-        if failed < len(results):
-            say(f"Pictures, maps and JSON are in {out}; open {out / PAGE_FILE}")
+    if failed > ERRORS_SHOWN:
+        note(f"{failed - ERRORS_SHOWN} more errors are not shown; --json prints all.")
+    _show_classes(results)
+    if failed < len(results):
+        say(f"Pictures, maps and JSON are in {out}; open {out / PAGE_FILE}")
+    records = [result.record for result in results]
     if failed:
-        exit_with_failures(f"{failed} of {len(results)} files could not be explained.")
+        exit_with_failures(f"{failed} of {len(results)} files could not be explained.", records)
+    return records
 
 
 def _reading(method: str, n: int | None) -> str:
@@ -125,11 +131,11 @@ def _reading(method: str, n: int | None) -> str:
 
 @command("blocks resnet50 --blocks layer3,layer4 --embedding avgpool")
 def blocks(
-    model: Annotated[str, Argument(help=options.MODEL_HELP)],
+    model: Annotated[str, Argument(help=options.MODEL_HELP, autocompletion=options.completed(MODELS))],
     weights: options.WeightsFile = None,
     blocks: options.BlockNames = None,
     embedding: options.EmbeddingLayer = None,
-) -> None:
+) -> dict[str, Any]:
     """List a model's blocks, which maps are computed from, and its embedding, which images are compared by.
 
     The column "read" marks the blocks that gamlens uses: those found automatically, or those that you name with
@@ -137,7 +143,8 @@ def blocks(
     """
     own = weights or (None if ".py:" in model else "random")
     lens = make_lens(model, own, blocks, AUTO, embedding=embedding)
-    found, lattices = measure_layout(lens)
+    with waiting(f"looking at {model}"):
+        found, lattices = measure_layout(lens)
     lines = []
     for stage in found.stages:
         channels, height, width = stage.shape
@@ -154,19 +161,39 @@ def blocks(
     elif lens.no_attention:
         say(f"attention  cannot be read: {lens.no_attention}")
     with warnings.catch_warnings(action="ignore", category=GamlensWarning):  # what it says stands above already
-        say(f"method     {lens.default_method} by default")
-
+        method = lens.default_method
+        say(f"method     {method} by default")
     for lattice in dict.fromkeys(lattices.values()):
         names = ", ".join(name for name, own in lattices.items() if own == lattice)
         say(f"lattice    {names}: {lattice}; maps are made of these positions (--lattice keep: of all)")
+    stages = [{"name": one.name, "stride": one.stride, "shape": one.shape, "read": one.chosen} for one in found.stages]
+    return {
+        "model": lens.name,
+        "blocks": [{**one, "lattice": lattices.get(str(one["name"]))} for one in stages],
+        "embedding": {"name": found.embedding, "width": found.width} if found.embedding else None,
+        "pooling": found.pooling,
+        "attention": {"layers": layers, "unreadable_because": lens.no_attention},
+        "method": method,
+    }
 
 
 def _show_classes(results: list[work.FileResult]) -> None:
+    """Print a line per file and class; of more files than a screen holds, the surest first, and a count of classes."""
+    good = [result for result in results if not result.error]
+    several = sum(len(result.names) for result in good) > FILES_SHOWN
+    if several:
+        good.sort(key=lambda result: -result.top[0].probability)
     lines = []
-    for result in results:
+    for result in good:
         file, guesses = Path(result.file).name, [f"{one.name} {100 * one.probability:.0f} %" for one in result.top[:3]]
         for name, value in zip(result.names, result.scores, strict=True):
             lines.append((file, name, f"{value:.2f}", ", ".join(guesses)))
             file, guesses = "", []
     if lines:
-        say_table(("file", "explained", "score", "the model's best guesses"), lines, box=None, pad_edge=False)
+        title = "The surest guesses" if several else None
+        say_rows(("file", "explained", "score", "the model's best guesses"), lines, title=title)
+    if several:
+        counts = Counter(result.top[0].name for result in good)
+        named = ", ".join(f"{name} {count}" for name, count in counts.most_common(CLASSES_COUNTED))
+        more = f", and {len(counts) - CLASSES_COUNTED} more classes" if len(counts) > CLASSES_COUNTED else ""
+        say(f"{len(good)} images by their top class: {named}{more}")

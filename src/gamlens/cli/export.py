@@ -13,7 +13,9 @@ from gamlens.adapters import WsolExport, WsolId, export_wsol, match_ids, read_id
 from gamlens.adapters.wsol_maps import WSOL_SIDE
 from gamlens.capture.forward import BY_NETWORK
 from gamlens.cli import options
-from gamlens.cli.common import ItemProgress, command, exit_with_failures, make_lens, note, say
+from gamlens.cli.common import command, exit_with_failures, make_lens
+from gamlens.cli.terminal import note, say
+from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.data import Sample
 from gamlens.errors import Registry, readable
 from gamlens.evaluation.protocol import parse_views
@@ -98,7 +100,7 @@ def export(
     workers: Annotated[int | None, Option(help="Number of threads that decode images.", min=1)] = None,
     fresh: Annotated[bool, Option("--fresh", help="Delete the maps that --out already holds, and start over.")] = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Write the maps of a data set's images as files that another program reads.
 
     Maps that --out already holds are kept, if they were made in the same way: the same command continues after a stop.
@@ -112,7 +114,8 @@ def export(
     further = parse_views(views)
     listed = read_ids(ids)[:limit] if ids is not None else None
     lens = make_lens(model, weights, blocks, device)
-    items = _items(lens, data, root, split, listed, limit, by_label=target == "label")
+    with waiting("reading the data set"):
+        items = _items(lens, data, root, split, listed, limit, by_label=target == "label")
     settings: dict[str, Any] = {
         "method": method, "n": BY_NETWORK if n is None else n, "fuse": fuse, "lattice": lattice, "refine": how,
         "views": further,
@@ -122,7 +125,7 @@ def export(
             lens, items.samples, out, ids=items.ids, target=target, size=sized, stretch=stretch, batch_size=batch,
             workers=workers, fresh=fresh, status=progress, **settings,
         )  # fmt: skip
-    _tell_written(done, items.missing)
+    return _tell_written(done, items.missing)
 
 
 def _size(text: str) -> int | str:
@@ -159,14 +162,16 @@ def _items(
     return ExportItems(found.samples, found.ids, found.missing)
 
 
-def _tell_written(done: WsolExport, missing: Sequence[str]) -> None:
+def _tell_written(done: WsolExport, missing: Sequence[str]) -> dict[str, Any]:
     """Print how many maps there are now, and which images have none. If any has none, the exit code is 1."""
     if done.several:
         note(f"{done.several} images have several labels: their maps explain the first one.")
     there = f"; {done.kept} were there already" if done.kept else ""
     say(f"{done.written} maps were written to {done.folder}{there}")
     failed = {**done.errors, **dict.fromkeys(missing, "The data set has no image of this id.")}
+    record = {"folder": done.folder, "written": done.written, "kept": done.kept, "errors": failed}
     if failed:
         lines = [f"  {readable(name)}: {why}" for name, why in list(failed.items())[:ERRORS_LISTED]]
         more = [f"  and {len(failed) - ERRORS_LISTED} more"] if len(failed) > ERRORS_LISTED else []
-        exit_with_failures("\n".join((f"{len(failed)} images have no map:", *lines, *more)))
+        exit_with_failures("\n".join((f"{len(failed)} images have no map:", *lines, *more)), record)
+    return record

@@ -1,11 +1,14 @@
 """The command `group`: why several images are alike."""
 
 from pathlib import Path
+from typing import Any
 
 from gamlens import METHODS, GamlensError, render
 from gamlens.capture.forward import BY_NETWORK
-from gamlens.cli import options
-from gamlens.cli.common import command, make_lens, say, say_json, say_table
+from gamlens.cli import options, terminal
+from gamlens.cli.common import command, make_lens
+from gamlens.cli.terminal import say, say_rows
+from gamlens.cli.waiting import waiting
 from gamlens.explanation import GroupExplanation, file_stem
 from gamlens.files import claimed
 from gamlens.models.devices import AUTO
@@ -23,6 +26,7 @@ MOST_IN_GROUP = 256  # images that run in one forward together
 GROUP_SIDE, GROUP_COLUMNS = 360, 3  # pixels of a picture on the page, and pictures per row
 UPRIGHT_FROM = 6  # more names than this stand upright in the table
 MOST_PAIRED = 12  # up to so many images the scores of all pairs are printed
+NAMES_WIDTH, PAIR_WIDTH = 36, 7  # characters of the columns before those scores, and of each of them
 
 
 @command("group cheetah.jpg lion.jpg cat.jpg --out alike")
@@ -42,9 +46,8 @@ def group(
     keep: options.RefineKeep = None,
     sharp: options.SharpFlag = False,
     out: options.MapsFolder = Path("gamlens-out"),
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Show why several images are alike: on each of them, which pixels make it like the others.
 
     What is explained on an image is its mean similarity to all others.
@@ -58,7 +61,7 @@ def group(
         raise GamlensError(f"A group has 2 to {MOST_IN_GROUP} images; found {len(files)}: name more or fewer files.")
     lens = make_lens(model, weights, blocks, device, embedding=embedding)
     place = out / f"{file_stem(Path(files[0]).stem)}-and-{len(files) - 1}-more"
-    with claimed(place):
+    with claimed(place), waiting(f"explaining {len(files)} images"):
         found = lens.group(
             files, score=score, method=method, n=BY_NETWORK if n is None else n, fuse=fuse, lattice=lattice,
             refine=refined, sign=sign,
@@ -70,29 +73,29 @@ def group(
         page = render.write(_page(found, files, score, lead), place / PAGE_FILE)
     made = record_of_maps(found.images)
     scores = found.images.scores.tolist()
-    if json_:
-        images = [
-            {
-                "file": file,
-                "score": scores[row],
-                "box": made["boxes"][row],
-                **({"scales": {block: own[row] for block, own in made["scales"].items()}} if "scales" in made else {}),
-            }
-            for row, file in enumerate(files)
-        ]
-        pairs = found.pair_scores.tolist()
-        record = {"score": found.score, "images": images, "pair_scores": pairs}
-        say_json({**record, "folder": str(place), "about": dict(about)})
-        return
     say(f"{METHODS[about['method']].title}, n = {about['n']}, {lens.name}")
-    numbers = [str(number) for number in range(1, len(files) + 1)] if len(files) <= MOST_PAIRED else []
+    fits = len(files) <= min(MOST_PAIRED, (terminal.out_console.width - NAMES_WIDTH) // PAIR_WIDTH)
+    numbers = [str(number) for number in range(1, len(files) + 1)] if fits else []
     lines = [
         (f"{row + 1}  {Path(file).name}", f"{scores[row]:.4f}", *_scores(found, row, len(numbers)))
         for row, file in enumerate(files)
     ]
-    say_table(("", f"mean {score}", *numbers), lines, box=None, pad_edge=False)
-    say(f"{score} {found.score:.4f}  the mean over all pairs")
+    say_rows(("image", f"mean {score}", *numbers), lines)
+    more = "" if fits else "; the page has the score of each pair"
+    say(f"{score} {found.score:.4f}  the mean over all pairs{more}")
     say(f"Pictures, maps and JSON are in {place}; open {page}")
+    images = [
+        {
+            "file": file,
+            "score": scores[row],
+            "box": made["boxes"][row],
+            **({"scales": {block: own[row] for block, own in made["scales"].items()}} if "scales" in made else {}),
+        }
+        for row, file in enumerate(files)
+    ]
+    pairs = found.pair_scores.tolist()
+    record = {"score": found.score, "images": images, "pair_scores": pairs}
+    return {**record, "folder": str(place), "about": dict(about)}
 
 
 def _scores(found: GroupExplanation, row: int, count: int) -> list[str]:

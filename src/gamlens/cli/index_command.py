@@ -5,22 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column
 from typer import Argument, Option
 
 from gamlens import GamlensError, Lens
 from gamlens.cli import options
-from gamlens.cli.common import (
-    ItemProgress,
-    command,
-    exit_with_failures,
-    lens_maker,
-    make_lens,
-    note,
-    say,
-    say_json,
-    say_table,
-)
+from gamlens.cli.common import command, exit_with_failures, lens_maker, make_lens
+from gamlens.cli.terminal import note, say, say_rows
+from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.engine import ENGINES
 from gamlens.errors import near
 from gamlens.files import claimed
@@ -107,9 +98,8 @@ def add(
     engine: options.EngineName = ENGINES[0],
     address: options.ClusterAddress = None,
     workers: options.WorkerCount = None,
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> Any:
     """Add images to an index, which is made if it is not there.
 
     Files that are there and have not changed are not read again, so that the same command continues an `add` that was
@@ -161,7 +151,7 @@ def add(
             if unmatched:
                 names = ", ".join(unmatched[:LINES_NAMED]) + (", ..." if len(unmatched) > LINES_NAMED else "")
                 note(f"{len(unmatched)} rows of {meta} name no image of the index: {names}.")
-        _show_changes(index, changes, json_=json_)
+        return _show_changes(index, changes)
 
 
 @command("index update shop.gamlens", of=app, resumes=True)
@@ -174,9 +164,8 @@ def update(
     recheck: RecheckFlag = False,
     batch_size: EmbeddingBatch = None,
     workers: Annotated[int | None, Option(help="Number of threads that read files.", min=1)] = None,
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> Any:
     """Look at all folders that were added again: new, changed, renamed and vanished files.
 
     A renamed file is known by its contents and keeps its columns. The images of a folder that is not there stay, since
@@ -188,7 +177,7 @@ def update(
             changes = index.update(recheck=recheck, batch_size=batch_size, workers=workers, status=progress)
         for place in changes.missing:
             note(f"{place} is not there, or holds no image: its images stay in the index.")
-        _show_changes(index, changes, json_=json_)
+        return _show_changes(index, changes)
 
 
 @command('index remove shop.gamlens photos/old --where "price > 500"', of=app)
@@ -198,36 +187,35 @@ def remove(
         list[str] | None, Argument(help="Files or folders whose images are taken out.", show_default=False)
     ] = None,
     where: options.WhereFilter = None,
-    json_: options.JsonOutput = False,
-) -> None:
+) -> dict[str, Any]:
     """Take images out of an index. Their files stay.
 
     An update takes images in again whose files are still in a folder that was added.
     """
     with Index.open(folder) as index:
-        changes = index.remove(places or [], where=where)
+        with waiting("removing"):
+            changes = index.remove(places or [], where=where)
         if changes.removed and index.sources():
             note(f"`gamlens index update` takes them in again as long as their files are in {index.sources()[0]}.")
-        _show_changes(index, changes, json_=json_)
+        return _show_changes(index, changes)
 
 
 @command("index info shop.gamlens --check", of=app)
 def info(
     folder: IndexFolder,
     check: Annotated[bool, Option("--check", help="Read the whole index, and say what is damaged.")] = False,
-    json_: options.JsonOutput = False,
-) -> None:
+) -> dict[str, Any]:
     """Say what an index holds: images, columns, model, files on disk, and files that could not be read."""
-    with Index.open(folder) as index:
+    with Index.open(folder) as index, waiting("reading the index"):
         found = index.info()
         problems = index.check() if check else []
-        if json_:
-            say_json(found | ({"problems": problems} if check else {}))
-        else:
-            _show_info(found)
-            say("Nothing is damaged." if check and not problems else "")
+    _show_info(found)
+    if check and not problems:
+        say("Nothing is damaged.")
+    record = found | ({"problems": problems} if check else {})
     if problems:
-        exit_with_failures("\n".join(problems))
+        exit_with_failures("\n".join(problems), record)
+    return record
 
 
 @command("index duplicates shop.gamlens --threshold 0.97 --out alike", of=app)
@@ -239,15 +227,14 @@ def duplicates(
     groups: GroupsShown = 20,
     members: MembersShown = 6,
     out: options.PageFolder = Path("gamlens-out/duplicates"),
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> Any:
     """Find groups of images that are nearly the same, and show on each what it shares with the others of its group."""
     with opened(folder, None, None, None, None, device) as index:
         with ItemProgress("comparing", max(1, len(index))) as progress:
             found = index.duplicates(threshold, status=lambda done, total: progress(done, 0))
         title, lead = "Nearly the same", f"Images with a cosine of {threshold:g} or more, by `{index.lens.name}`."
-        _show_groups(index, found, "group", title, lead, groups, members, out, json_=json_)
+        return _show_groups(index, found, "group", title, lead, groups, members, out)
 
 
 @command("index clusters shop.gamlens --count 12 --out clusters", of=app)
@@ -257,16 +244,14 @@ def clusters(
     seed: Annotated[int, Option(help="Seed of the first middles.")] = 0,
     members: MembersShown = 6,
     out: options.PageFolder = Path("gamlens-out/clusters"),
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> Any:
     """Divide the images of an index into clusters, and show on the most typical ones what they share."""
     with opened(folder, None, None, None, None, device) as index:
-        with ItemProgress("clustering", 1) as progress:
+        with waiting(f"dividing {len(index)} images"):
             found = index.clusters(count, seed=seed)
-            progress(1, 0)
         lead = f"Spherical k-means of {len(index)} images into {len(found)} clusters, by `{index.lens.name}`."
-        _show_groups(index, found, "cluster", "Clusters", lead, count, members, out, json_=json_)
+        return _show_groups(index, found, "cluster", "Clusters", lead, count, members, out)
 
 
 def opened(
@@ -313,18 +298,17 @@ def _absolute_if_file(value: str | None) -> str | None:
     return absolute(value) if Path(value).is_file() else value
 
 
-def _show_changes(index: Index, changes: IndexChanges, *, json_: bool) -> None:
-    if json_:
-        say_json({**changes.record, "images": len(index)})
-    else:
-        rate = f", {changes.forwards / changes.seconds:.1f} images per second" if changes.forwards else ""
-        say(f"{changes}: {len(index)} images in {index.folder}{rate}")
-        if still := len(set(index.catalogue.bad()) - changes.bad.keys()):
-            note(f"{still} files still cannot be read; `gamlens index info {index.folder}` lists them.")
-        for path, reason in list(changes.bad.items())[:LINES_NAMED]:
-            note(reason if path in reason else f"{path}: {reason}")
-        if len(changes.bad) > LINES_NAMED:
-            note(f"{len(changes.bad) - LINES_NAMED} more; `gamlens index info {index.folder}` lists them.")
+def _show_changes(index: Index, changes: IndexChanges) -> dict[str, Any]:
+    """Print what changed, with notes about the first files that cannot be read; the same for JSON."""
+    rate = f", {changes.forwards / changes.seconds:.1f} images per second" if changes.forwards else ""
+    say(f"{changes}: {len(index)} images in {index.folder}{rate}")
+    if still := len(set(index.catalogue.bad()) - changes.bad.keys()):
+        note(f"{still} files still cannot be read; `gamlens index info {index.folder}` lists them.")
+    for path, reason in list(changes.bad.items())[:LINES_NAMED]:
+        note(reason if path in reason else f"{path}: {reason}")
+    if len(changes.bad) > LINES_NAMED:
+        note(f"{len(changes.bad) - LINES_NAMED} more; `gamlens index info {index.folder}` lists them.")
+    return {**changes.record, "images": len(index)}
 
 
 def _show_info(found: dict[str, Any]) -> None:
@@ -341,11 +325,10 @@ def _show_info(found: dict[str, Any]) -> None:
         ("activations", "remembered" if found["activations"] else "not remembered"),
         ("on disk", f"{size:.1f} MiB: " + ", ".join(f"{name} {n / 2**20:.1f}" for name, n in found["files"].items())),
     ]
-    say_table(("", Column("", overflow="fold")), rows, box=None, pad_edge=False, show_header=False)
+    say_rows(("", ""), rows)
     if found["bad"]:
-        say(f"{len(found['bad'])} files could not be read:")
-        for path, reason in found["bad"].items():
-            say(f"  {reason if path in reason else f'{path}: {reason}'}")
+        reasons = [(reason if path in reason else f"{path}: {reason}",) for path, reason in found["bad"].items()]
+        say_rows((f"{len(found['bad'])} files could not be read:",), reasons)
 
 
 def _show_groups(
@@ -357,26 +340,22 @@ def _show_groups(
     groups: int,
     members: int,
     out: Path,
-    *,
-    json_: bool,
-) -> None:
-    """Write a page with the first groups, and print all of them."""
+) -> list[list[dict[str, Any]]]:
+    """Write a page with the first groups, and print these; all of them for JSON."""
     with claimed(out), ItemProgress("explaining", min(groups, len(found)) or 1) as progress:
         page = groups_page(
             index, found[:groups], title=title, lead=lead, what=what, members=members,
             status=lambda done: progress(done, 0), total=len(found),
         )  # fmt: skip
         place = write(page, out / PAGE_FILE)
-    if json_:
-        say_json([[hit.record for hit in group] for group in found])
-        return
     lines = [
         (str(number), str(len(group)), ", ".join(Path(hit.file).name for hit in group[:3]))
         for number, group in enumerate(found[:groups], 1)
     ]
-    say_table((what, "images", Column("such as", overflow="fold")), lines, box=None, pad_edge=False)
+    say_rows((what, "images", "such as"), lines)
     more = f" The page shows the first {groups}." if len(found) > groups else ""
     say(f"{len(found)} {what}s in {len(index)} images.{more} Open {place}")
+    return [[hit.record for hit in group] for group in found]
 
 
 __all__ = ["Lens", "app", "opened"]

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Column
-
 from gamlens import METHODS, GamlensError, render
-from gamlens.cli.common import ItemProgress, note, say, say_json, say_table
+from gamlens.cli.terminal import note, say, say_rows
+from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.files import claimed
 from gamlens.index.catalogue import CATALOGUE
 from gamlens.index.hits import Hits
@@ -81,19 +80,21 @@ def search_in_index(
     explain: bool,
     maps: bool,
     out: Path,
-    json_: bool,
-) -> None:
-    """Search an index and print the hits; with `explain`, write a page with both maps of each."""
-    queries = asked.made(index, how.refine if explain else False)
+) -> list[dict[str, Any]]:
+    """Search an index and print the hits; with `explain`, write a page with both maps of each. Returns the hits."""
+    with waiting("searching"):
+        queries = asked.made(index, how.refine if explain else False)
     if explain and any(not query.sides for query in queries):
         raise GamlensError(
             "A caption alone has no map beside a match: leave out --explain, or add an image with --plus."
         )
-    found = [index.search(query, top=how.top, where=where, with_self=how.with_self) for query in queries]
+    with waiting("searching"):
+        found = [index.search(query, top=how.top, where=where, with_self=how.with_self) for query in queries]
     for hits in found:
         if not hits:
             raise GamlensError(work.no_match(hits.query.title, where, hits.left_out))
     page: Path | None = None
+    records = [{"query": hits.query.title, **work.hits_record(hits)} for hits in found]
     if explain:
         with claimed(out), ItemProgress("explaining", len(queries)) as progress:
             progress(0, 0)
@@ -105,18 +106,14 @@ def search_in_index(
             lead += f" that fit `{where}`." if where else "."
             lead += about_sharpness(how.refine) + about_sign(how.sign)
             page = render.write(work.search_page(answers, title="Why found?", lead=lead), out / PAGE_FILE)
-        if json_:
-            say_json([answer.record for answer in answers])
-            return
-    if json_:
-        say_json([{"query": hits.query.title, **work.hits_record(hits)} for hits in found])
-        return
+        records = [answer.record for answer in answers]
     for hits in found:
         show_hits(hits, several=len(found) > 1)
     if any(query.by_crop for query in queries):
         note("The region was cut out and embedded by itself: the embedding of this model is no average over positions.")
     if page:
         say(f"Pictures are in {out}; open {page}")
+    return records
 
 
 def show_hits(hits: Hits, *, several: bool) -> None:
@@ -132,9 +129,8 @@ def show_hits(hits: Hits, *, several: bool) -> None:
         )
         for number, hit in enumerate(hits, 1)
     ]
-    place = Column(f"in {base}" if base else "file", overflow="fold")
-    title = hits.query.title if several else None
-    say_table(("", hits.score, *columns, place), lines, box=None, pad_edge=False, title=title, title_justify="left")
+    place = f"in {base}" if base else "file"
+    say_rows(("", hits.score, *columns, place), lines, title=hits.query.title if several else None)
     say(f"best of {hits.searched} images in {1000 * hits.seconds:.1f} ms")
     _say_left_out(hits.query.title, hits.left_out)
 
@@ -148,8 +144,7 @@ def show_matches(answers: Sequence[work.QueryMatches], score: str) -> None:
         for number, match in enumerate(answer.matches):
             cells = (Path(answer.query).name if number == 0 else "", str(number + 1), f"{match['score']:.4f}")
             lines.append((*cells, os.path.relpath(match["file"], base or ".")))
-    place = Column(f"in {base}" if base else "file", overflow="fold")
-    say_table(("query", "match", score, place), lines, box=None, pad_edge=False)
+    say_rows(("query", "match", score, f"in {base}" if base else "file"), lines)
     if own := [answer.query for answer in answers if answer.left_out]:
         _say_left_out(Path(own[0]).name if len(own) == 1 else f"{len(own)} queries", own)
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich import box
 from typer import Option
@@ -10,14 +10,16 @@ from typer import Option
 from gamlens import Lens
 from gamlens import data as datasets
 from gamlens.cli import options
-from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, note, say, say_table
+from gamlens.cli.common import command, exit_with_failures, lens_maker
 from gamlens.cli.evaluate import chosen_items, is_positive
+from gamlens.cli.terminal import note, say, say_table
+from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.data import Dataset, Manifest
 from gamlens.evaluation import leaderboard as boards
 from gamlens.evaluation import protocol as protocols
 from gamlens.evaluation import results
 from gamlens.evaluation.explainers import split_names
-from gamlens.evaluation.leaderboard_texts import lead_sentence, summary_table
+from gamlens.evaluation.leaderboard_texts import board_record, lead_sentence, summary_table
 from gamlens.evaluation.protocol import Protocol, parse_numbers
 from gamlens.evaluation.runs import Engine, evaluate_run
 from gamlens.methods import METHODS, names
@@ -92,7 +94,7 @@ def leaderboard(
         bool, Option("--fresh", help="Delete the results that --out already holds, and start over.")
     ] = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Rank explainers on your model and data by every metric, beside controls, with their time and memory.
 
     Every explainer makes the maps of the same images, and every metric measures them alike. A page and tables show
@@ -100,7 +102,9 @@ def leaderboard(
     stopped at any time: the same command continues it.
     """
     make = lens_maker(model, weights, blocks, device, embedding=embedding)
-    lens, whole = make(), datasets.load(data, Path(os.path.realpath(root)), split=split)
+    lens = make()
+    with waiting("reading the data set"):
+        whole = datasets.load(data, Path(os.path.realpath(root)), split=split)
     kind = kind_for(whole, task)
     deep = not quick
     protocol = Protocol(
@@ -121,14 +125,18 @@ def leaderboard(
         note(f"this run was already finished; nothing was measured again ({folder})")
     if lens.weights == "random":
         say(f"{done['items']} items in {folder}; the weights are random, so there is nothing to rank.")
-        return
-    board = boards.board(results.read(folder, only=boards.board_columns()), confidence=confidence)
-    written = write_board(out, [(lens.name, board)])
+        return {"run": folder, **done}
+    with waiting("ranking"):
+        board = boards.board(results.read(folder, only=boards.board_columns()), confidence=confidence)
+        written = write_board(out, [(lens.name, board)])
+    page = out / "leaderboard.html"
+    record = {"page": page, **board_record(lens.name, board)}
     say_table(*summary_table(board), box=box.SIMPLE)
     say(lead_sentence(board).replace("`", "").replace("**", ""))
-    say(f"All metrics with intervals are in {len(written)} files; open {out / 'leaderboard.html'}")
+    say(f"All metrics with intervals are in {len(written)} files; open {page}")
     if done["errors"]:
-        exit_with_failures(f"{done['errors']} items could not be measured; {out / 'leaderboard.html'} lists them.")
+        exit_with_failures(f"{done['errors']} items could not be measured; {page} lists them.", record)
+    return record
 
 
 def kind_for(dataset: Dataset, task: str) -> str:

@@ -1,6 +1,6 @@
 """The options and arguments that several commands share: their names, their types and their help texts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +31,22 @@ def _several(*kinds: Kind, pairs: bool = False) -> str:
     return f"{known}; for pairs also {', '.join(names('pair'))}." if pairs else f"{known}."
 
 
+def completed(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """What the shell completes a word to: these names, also those after a comma.
+
+    >>> completed(["gam", "grad_cam"])("gam,gr")
+    ['gam,grad_cam']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in known if name.startswith(last)]
+
+    return complete
+
+
 # The model
-ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP)]
+ModelName = Annotated[str, Option("--model", "-m", help=MODEL_HELP, autocompletion=completed(MODELS))]
 WeightsFile = Annotated[
     str | None,
     Option(
@@ -70,12 +84,27 @@ ImagePaths = Annotated[
 AUTO_HELP = (
     f"{BY_NETWORK} is {ATTENTION_DEFAULT} for a transformer whose attention can be read, and {BLOCK_DEFAULT} otherwise."
 )
-MethodName = Annotated[str, Option(help=f"Method: {BY_NETWORK}, {', '.join(METHODS)}. {AUTO_HELP} {LITERAL_HELP}")]
+MethodName = Annotated[
+    str,
+    Option(
+        help=f"Method: {BY_NETWORK}, {', '.join(METHODS)}. {AUTO_HELP} {LITERAL_HELP}",
+        autocompletion=completed((BY_NETWORK, *METHODS)),
+    ),
+]
 ClassMethodName = Annotated[
     str,
-    Option(help=f"Method: {BY_NETWORK}, {', '.join(names('block', 'attention', 'input'))}. {AUTO_HELP} {LITERAL_HELP}"),
+    Option(
+        help=f"Method: {BY_NETWORK}, {', '.join(names('block', 'attention', 'input'))}. {AUTO_HELP} {LITERAL_HELP}",
+        autocompletion=completed((BY_NETWORK, *names("block", "attention", "input"))),
+    ),
 ]
-SearchMethodName = Annotated[str, Option(help=f"Method: {', '.join(names('block', 'pair', 'input'))}. {LITERAL_HELP}")]
+SearchMethodName = Annotated[
+    str,
+    Option(
+        help=f"Method: {', '.join(names('block', 'pair', 'input'))}. {LITERAL_HELP}",
+        autocompletion=completed(names("block", "pair", "input")),
+    ),
+]
 EXPLAINER_HELP = (
     "A name may end in +refine, +views or both, for refined maps and maps averaged over views. Explainers of other "
     "packages: captum:IntegratedGradients, grad_cam_lib:ScoreCAM, torchcam:LayerCAM (pip install 'gamlens\\[peers]'), "
@@ -83,7 +112,11 @@ EXPLAINER_HELP = (
     "another program wrote: maps:FOLDER."
 )
 EvaluatedMethodNames = Annotated[
-    str, Option(help=f"{_several('block', 'attention', 'input', pairs=True)} {EXPLAINER_HELP}")
+    str,
+    Option(
+        help=f"{_several('block', 'attention', 'input', pairs=True)} {EXPLAINER_HELP}",
+        autocompletion=completed(METHODS),
+    ),
 ]
 RoadShares = Annotated[
     str,
@@ -144,7 +177,13 @@ LatticeReading = Annotated[
         "`gamlens blocks MODEL` says whether it does."
     ),
 ]
-PairScoreName = Annotated[str, Option(help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.")]
+PairScoreName = Annotated[
+    str,
+    Option(
+        help=f"How the similarity of two images is computed: {', '.join(PAIR_SCORES)}.",
+        autocompletion=completed(PAIR_SCORES),
+    ),
+]
 MapSign = Annotated[
     str | None,
     Option(
@@ -195,7 +234,7 @@ WhereFilter = Annotated[
 ]
 
 # Data sets and what is measured on them
-DatasetName = Annotated[str, Option(help=f"The kind of data set: {DATASET_HELP}.")]
+DatasetName = Annotated[str, Option(help=f"The kind of data set: {DATASET_HELP}.", autocompletion=completed(DATASETS))]
 DatasetRoot = Annotated[
     Path, Option(help="The folder of the data set (with --data table: the table file).", show_default=False)
 ]

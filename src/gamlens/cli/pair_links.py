@@ -10,7 +10,7 @@ from torch import Tensor
 from typer import Option
 
 from gamlens import GamlensError
-from gamlens.cli.common import say, say_table
+from gamlens.cli.terminal import say, say_rows
 from gamlens.files import StagedFiles
 from gamlens.inputs.images import upright
 from gamlens.pairs.embedding_parts import AUTO_BASELINE, BASELINES
@@ -220,11 +220,9 @@ class SplitScore:
             ("remainder", f"{found.remainder:.4f}", f"what belongs to no pair of places; baseline {found.baseline}"),
             ("gap", f"{found.gap:.1e}", how),
         ]
-        say_table(("", f"{found.name} {found.score:.4f}", ""), lines, box=None, pad_edge=False)
-        say("")
+        say_rows(("", f"{found.name} {found.score:.4f}", ""), lines)
         header = ("the strongest links", "share", f"in {x}", f"in {y}")
-        say_table(header, [_line(link) for link in self.links], box=None, pad_edge=False)
-        say("")
+        say_rows(header, [_line(link) for link in self.links])
         for name, region in (*self.regions[0].items(), *self.regions[1].items()):
             if isinstance(region, Tensor):
                 say(f"{name} is where the map is high, in the box {_numbers(box_of(region))}")

@@ -8,7 +8,10 @@ from rich.table import Column
 from typer import Option
 
 from gamlens.cli import options
-from gamlens.cli.common import ItemProgress, command, exit_with_failures, lens_maker, note, say, say_table, steps
+from gamlens.cli.common import command, exit_with_failures, lens_maker
+from gamlens.cli.show import cell_records
+from gamlens.cli.terminal import note, say, say_table
+from gamlens.cli.waiting import ItemProgress, steps, waiting
 from gamlens.data import PAIRS_PER_CLASS
 from gamlens.errors import GamlensError
 from gamlens.evaluation import protocol as protocols
@@ -43,7 +46,9 @@ NETWORKS_HELP = "; ".join(
 )
 
 
-@command("reproduce --table 1 --ilsvrc ILSVRC --model resnet=resnet50 --limit 100 --out paper", resumes=True)
+@command(
+    "reproduce --table 1 --ilsvrc ILSVRC --model resnet=resnet50 --limit 100 --out paper", resumes=True, whole=True
+)
 def reproduce(
     table: Annotated[int, Option(help="The table of the GAM paper to measure again: 1 or 2.", show_default=False)],
     out: Annotated[
@@ -112,7 +117,7 @@ def reproduce(
         ),
     ] = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Measure a table of the GAM paper (Barkan et al., CIKM 2021) again, and write it in the paper's layout.
 
     Every line that the given data allow is measured; for the others it is said what they need. The command may be
@@ -129,10 +134,10 @@ def reproduce(
     )  # fmt: skip
     roots = {"ilsvrc": ilsvrc, "coco": coco, "voc": voc, "chestxray": chestxray}
     sources = _sources(layout, roots, model or [], weights or [], device)
-    plan = plan_table(layout, sources, protocol, limit=limit)
+    with waiting("reading models and data sets"):
+        plan = plan_table(layout, sources, protocol, limit=limit)
     if dry_run:
-        _show_plan(plan, out, chunk=chunk, batch=batch, engine=where, fresh=fresh)
-        return
+        return _show_plan(plan, out, chunk=chunk, batch=batch, engine=where, fresh=fresh)
     failed = 0
     for place, run in enumerate(plan.runs, start=1):
         with ItemProgress(f"{place} of {len(plan.runs)}: {run.name}", len(run.items)) as progress:
@@ -144,10 +149,14 @@ def reproduce(
         measured = {run.key: (step(run.name), read_run(run, out))[1] for run in plan.runs}
     filled = fill_table(plan, measured, confidence=confidence)
     _show_table(filled)
-    for file in write_files(out, table_files(filled), {}):
+    files = write_files(out, table_files(filled), {})
+    for file in files:
         say(str(file))
+    record = {"table": table, "files": files, "lines": _line_records(filled), "missing": filled.missing}
     if failed:
-        exit_with_failures(f"{failed} items could not be measured; `gamlens report` of a run shows which, and why.")
+        why = f"{failed} items could not be measured; `gamlens report` of a run shows which, and why."
+        exit_with_failures(why, record)
+    return record
 
 
 def _sources(
@@ -180,7 +189,7 @@ def _sources(
     }
 
 
-def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, engine: Engine, fresh: bool) -> None:
+def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, engine: Engine, fresh: bool) -> dict[str, Any]:
     """Print what would be measured, how long it would take, and what is missing or in the way."""
     lines, total = [], 0.0
     refused: dict[Path, str] = {}
@@ -208,11 +217,30 @@ def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, engine: En
         say(f"refused: another run is in {place} ({other}). Start over with --fresh, or give another --out.")
     for missing in plan.missing:
         say(f"missing: {missing.what}. {missing.why}")
+    names = ("run", "items", "left", "forwards", "time")
+    runs = [dict(zip(names, line, strict=True)) for line in lines]
+    return {"runs": runs, "seconds": total, "refused": refused, "missing": plan.missing}
 
 
 def _clock(seconds: float) -> str:
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _line_records(filled: FilledTable) -> list[dict[str, Any]]:
+    """The lines of a table with our numbers for JSON."""
+    return [
+        {
+            "task": one.line.section.task,
+            "data": one.line.data,
+            "metric": one.line.metric,
+            "model": one.model,
+            "items": one.items,
+            "errors": one.errors,
+            "numbers": cell_records(list(one.cells.values())),
+        }
+        for one in filled.lines
+    ]
 
 
 def _show_table(filled: FilledTable) -> None:

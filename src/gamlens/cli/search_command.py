@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from gamlens import GamlensError, Lens, Refinement, render
 from gamlens.cli import options
-from gamlens.cli.common import ItemProgress, command, make_lens, note, say, say_json, tell
+from gamlens.cli.common import command, exit_with_failures, make_lens
 from gamlens.cli.index_command import IndexModel, opened
 from gamlens.cli.index_search import IndexQueries, is_index, numbers_of, reads, search_in_index, show_matches
+from gamlens.cli.terminal import note, say, tell
+from gamlens.cli.waiting import ItemProgress
 from gamlens.files import claimed
 from gamlens.index.index import INDEX_SUFFIX
 from gamlens.methods import BLOCK_DEFAULT
@@ -114,9 +115,8 @@ def search(
     ] = False,
     maps: Annotated[bool, Option("--maps", help="Also save the maps and full-size overlays of every match.")] = False,
     out: options.PageFolder = Path("gamlens-out"),
-    json_: options.JsonOutput = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> list[dict[str, Any]]:
     """Find the images that a model finds most similar to a query, and show why: both saliency maps of each match.
 
     In an index, matches come at once, and --explain shows why.
@@ -146,11 +146,9 @@ def search(
         with opened(Path(places[0]), model, weights, blocks, embedding, device) as index:
             if score not in (None, index.score):
                 raise GamlensError(f"This index ranks images by {index.score}: leave out --score {score}.")
-            search_in_index(
-                index, asked, replace(how, score=index.score), where=where, explain=explain or maps, maps=maps,
-                out=out, json_=json_,
-            )  # fmt: skip
-        return
+            return search_in_index(
+                index, asked, replace(how, score=index.score), where=where, explain=explain or maps, maps=maps, out=out
+            )
     given = {"where": where, "box": box, "point": point, "plus": plus, "minus": minus, "text": text, "explain": explain}
     if unused := [option for name, option in ONLY_OF_INDEX.items() if given[name]]:
         raise GamlensError(
@@ -173,9 +171,10 @@ def search(
     # many, they are not kept: only the matches are run again.
     kept = refined if save_gallery is not None or _saved(places) else None
     with claimed(out):
-        seen = work.remember(lens, asked_files, refine=kept)
+        with ItemProgress("reading queries", len(asked_files)) as progress:
+            seen = work.remember(lens, asked_files, progress, refine=kept)
         how.check(lens, seen.images.pictures[0])
-        for _, error in seen.bad:
+        for _, error in seen.bad[:NAMED]:
             tell("error", error, "bold red")
         searched = _searched(lens, places, out, save_gallery, kept)
         with ItemProgress("explaining", len(seen.images)) as progress:
@@ -186,14 +185,12 @@ def search(
         lead = f"{reads(how)} of `{lens.name}`, {score}: best of {len(searched.images)} images."
         lead += about_sharpness(refined) + about_sign(sign)
         index_page = render.write(work.search_page(answers, title="Why alike?", lead=lead), out / PAGE_FILE)
-    if json_:
-        say_json([answer.record for answer in answers])
-    else:
-        show_matches(answers, score)
-        say(f"Pictures are in {out}; open {index_page}")
+    show_matches(answers, score)
+    say(f"Pictures are in {out}; open {index_page}")
+    records = [answer.record for answer in answers]
     if seen.bad:
-        note(f"{len(seen.bad)} of {len(asked_files)} queries could not be read.")
-        raise typer.Exit(1)
+        exit_with_failures(f"{len(seen.bad)} of {len(asked_files)} queries could not be read.", records)
+    return records
 
 
 def _saved(places: list[str]) -> bool:

