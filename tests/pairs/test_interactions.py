@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
 from gamlens import GamlensError, Lens
+from gamlens.inputs.frame import Frame
 from gamlens.pairs import embedding_parts
 from gamlens.pairs.interactions import Interactions
 from gamlens.pairs.pair_trace import PairTrace
@@ -338,6 +339,17 @@ def test_the_links_are_drawn() -> None:
         pictures.append(made(matrix, 1.0).overlay())
     assert pictures[0].size == pictures[1].size
     assert pictures[0].tobytes() != pictures[1].tobytes()
+
+
+def test_links_in_the_padding_beside_an_image_are_drawn_without_a_box() -> None:
+    """The input of x has 16 rows of padding above and below its image, which is 32 pixels high."""
+    matrix = torch.zeros(4, 4, 4, 4)
+    matrix[0, 0, 0, 0], matrix[1, 1, 3, 3] = 0.5, -0.2
+    found = made(matrix, 1.0)
+    padded = Frame((32, 64), (64, 64), (0.0, -16.0, 64.0, 48.0))
+    found = Interactions(**{**vars(found), "frames": (padded, found.frames[1])})
+    assert [link.x_box for link in found.links()] == [(0, 0, 16, 0), (16, 0, 32, 16)]
+    assert found.overlay().width > 64
 
 
 def test_regions_add_up_and_name_the_match() -> None:

@@ -239,8 +239,8 @@ class Interactions:
                 end=link.y,
                 weight=link.value / largest,
                 label=f"{100 * link.share:.0f} %",
-                start_box=link.x_box,
-                end_box=link.y_box,
+                start_box=_drawable(link.x_box),
+                end_box=_drawable(link.y_box),
             )
             for link in links
         ]
@@ -325,6 +325,11 @@ def _no_region(name: str, frame: Frame, found: str) -> GamlensError:
         f"The region {name!r} is neither a box (x0,y0,x1,y1) nor a mask of bool of the original size {frame.original} "
         f"(height,width); found {found}."
     )
+
+
+def _drawable(box: tuple[float, float, float, float]) -> tuple[float, float, float, float] | None:
+    """The box; None if it is empty, because the place lies in the padding beside the image."""
+    return box if box[0] < box[2] and box[1] < box[3] else None
 
 
 def _number(side: str) -> int:

@@ -169,7 +169,7 @@ def _linked(maker: PairExplainers, ready: ReadyCase, explained: ExplainedPair) -
     photos = [_marked(ready, _photo(maker, image), side) for side, image in enumerate(ready.images)]
     right = order[0] == ready.case.shared[0] * links.shape[1] + ready.case.shared[1]
     words = (
-        f"the {len(order)} strongest links between objects, with their shares of the similarity; the strongest one is "
+        f"the {len(order)} highest links between objects, with their shares of the similarity; the highest one is "
         f"{'' if right else 'not '}that of the shared class"
     )
     picture = render.linked(photos[0], photos[1], marks)
