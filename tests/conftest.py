@@ -3,8 +3,10 @@
 import csv
 import gc
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nets
 import numpy as np
@@ -48,6 +50,29 @@ def shared_weights() -> Path:
 def shared_data() -> Path:
     """The folder of real data sets."""
     return _folder("GAMLENS_DATA", "data")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's chromium, driven by playwright; a failure in CI, a skip elsewhere, where there is none.
+
+    One for all tests of a process, since playwright can run only once in a thread.
+    """
+    place = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        place = None
+    if place is None:
+        text = "tests in a browser need chromium and playwright: apt-get install chromium"
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(text)
+        pytest.skip(text)
+    with sync_playwright() as driver:
+        quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+        chromium = driver.chromium.launch(executable_path=place, args=quiet)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")

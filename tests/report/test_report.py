@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from gamlens.report.cases import source
 from gamlens.report.paired_values import Column, aligned, columns, difference, reference, rivals
 
 IMAGES, SIDE = 24, 64
-CHROMIUM = "/usr/bin/chromium"
 TITLES = ["Numbers", "IoU against threshold", "Item by item", "Gains by object size", "Best and worst cases", "Errors",
           "How it was measured"]  # fmt: skip
 
@@ -341,27 +340,6 @@ def test_the_command(run: results.Run, tmp_path: Path) -> None:
         outcome = CliRunner().invoke(app, ["report", *arguments])
         assert outcome.exit_code == 1
         assert message in outcome.stderr
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A real browser; its absence is a failure where CI=true."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        _no_browser("playwright is not installed")
-    if not Path(CHROMIUM).exists():
-        _no_browser(f"there is no {CHROMIUM}")
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-def _no_browser(why: str) -> None:
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"the report must be opened in a browser: {why}")
-    pytest.skip(f"needs a browser: {why}")
 
 
 @pytest.mark.slow
