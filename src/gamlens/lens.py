@@ -24,6 +24,7 @@ from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.layer_points import OUTPUT
 from gamlens.errors import GamlensError, warn
 from gamlens.explanation import ContrastExplanation, Explanation, GroupExplanation, PairExplanation, concat
+from gamlens.explanation.origin import Origin
 from gamlens.fuse import Fusion, at_least_float32, without_autocast
 from gamlens.inputs.batch import PLAIN_VIEW, ModelInput, ViewList, Views, normalise_on, prepare, prepare_pixels
 from gamlens.inputs.images import pictures
@@ -317,13 +318,16 @@ class Lens:
             raise GamlensError(f"batch_size={batch_size}: give at least 1.")
         if isinstance(images, ModelInput) and batch_size is not None:
             raise GamlensError("Prepared images run in one forward: leave batch_size out.")
+        scored, made = {"score": score, "temperature": temperature}, {"fuse": fuse, "lattice": lattice, "sign": sign}
+        origin = Origin(self, scored, made, against)
         if isinstance(images, ModelInput) or (isinstance(images, Tensor) and batch_size is None):
             trace = self.trace(
                 images, target, n=n, method=method, score=score, temperature=temperature, views=views, refine=refine,
                 keep_graph=against is not None,
             )  # fmt: skip
             trace = trace if against is None else trace.contrast(target, against)
-            return trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
+            found = trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
+            return replace(found, origin=origin)
         items, step = list(pictures(images)), batch_size or BATCH_SIZE
         wanted = targets.per_image(target, len(items)) if target is not None else None
         parts = []
@@ -336,7 +340,7 @@ class Lens:
             )  # fmt: skip
             trace = trace if against is None else trace.contrast(own, against)
             parts.append(trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign))
-        return concat(parts)
+        return replace(concat(parts), origin=origin)
 
     def trace(
         self,
@@ -537,7 +541,8 @@ class Lens:
         method = self._chosen(method, x)
         pair = self.trace_pair(x, y, n=n, method=method, views=views, refine=refine)
         pair.sides(score, keep=False)
-        return pair.release().explain(method, n, fuse, score=score, lattice=lattice, refine=refine, sign=sign)
+        found = pair.release().explain(method, n, fuse, score=score, lattice=lattice, refine=refine, sign=sign)
+        return replace(found, origin=Origin(self, {"score": score}, {"fuse": fuse, "lattice": lattice, "sign": sign}))
 
     def trace_pair(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,12 +16,16 @@ from PIL import Image
 from torch import Tensor
 
 from gamlens import boxes as locate
-from gamlens import render
+from gamlens import notebook, render
 from gamlens.capture.nonblocking import Checks, answers_of, to_host
 from gamlens.errors import GamlensError, deprecated
 from gamlens.explanation.map_bar import EndWords, MapBar, beside_with_bars, map_bar
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
+
+if TYPE_CHECKING:
+    from gamlens.explanation.origin import Origin
+    from gamlens.notebook.result_view import ResultView
 
 NO_CLASS = -1  # the target of a row whose score is not the score of a class
 SHOWN = 12  # how many rows a notebook shows
@@ -50,6 +54,7 @@ class Explanation:
         checks: Checks that wait for a GPU; see `check`.
         scales: For maps with a sign, {block name: (R,)}: the raw value, in units of the score, that a map value of 1
             stands for; infinite where a map is zero everywhere. {} for all other maps.
+        origin: The lens that made the result, for its `view`. None in a part of a result, and after saving or pickling.
 
     Example:
         >>> import torch, torchvision, gamlens
@@ -77,6 +82,7 @@ class Explanation:
     about: Mapping[str, Any] = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks, repr=False)
     scales: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    origin: Origin | None = field(default=None, repr=False)
 
     def check(self) -> Explanation:
         """Wait for the device and report what is wrong with the result.
@@ -95,7 +101,7 @@ class Explanation:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self.check()), "checks": Checks()}
+        return {**vars(self.check()), "checks": Checks(), "origin": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({**state, "checks": Checks()})  # all checks were answered before pickling
@@ -136,13 +142,19 @@ class Explanation:
         return [self.maps, self.scores, self.targets, self.index, *self.blocks.values(), *self.scales.values()]
 
     def _with_tensors(self, tensors: Sequence[Tensor], **changes: Any) -> Explanation:
-        """Return a copy with other tensors, given in the order of `_tensors`, and with other attributes changed."""
+        """Return a copy with other tensors, given in the order of `_tensors`, and with other attributes changed.
+
+        The copy has no `origin` unless one is among the changes: its rows need not be those that the lens explained.
+        """
         maps, scores, targets, index, *rest = tensors
         named = {
             "blocks": dict(zip(self.blocks, rest[: len(self.blocks)], strict=True)),
             "scales": dict(zip(self.scales, rest[len(self.blocks) :], strict=True)),
         }
-        return replace(self, **{"maps": maps, "scores": scores, "targets": targets, "index": index, **named, **changes})
+        return replace(
+            self,
+            **{"maps": maps, "scores": scores, "targets": targets, "index": index, "origin": None, **named, **changes},
+        )
 
     def each(self) -> list[Explanation]:
         """Split the result into one Explanation per image, in the order of `pictures`.
@@ -330,7 +342,7 @@ class Explanation:
             found = arrival()
             self.checks.tell(asked, found[0].tolist() if asked else [])
             shown = tuple(picture.cpu() for picture in self.pictures)
-            return self._with_tensors(found[len(answers) :], pictures=shown, checks=Checks())
+            return self._with_tensors(found[len(answers) :], pictures=shown, checks=Checks(), origin=self.origin)
 
         return arrive
 
@@ -371,6 +383,18 @@ class Explanation:
 
         return load(folder)
 
+    def view(self) -> ResultView:
+        """The interactive view that a notebook shows: docs/notebook.md says what its controls do.
+
+        Raises:
+            GamlensError: If anywidget, which the extra `gamlens[notebook]` installs, is missing.
+        """
+        return notebook.open_view((self,), self.origin)
+
+    def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
+        """Show the interactive view in a notebook that can, and the overlays elsewhere."""
+        return notebook.mime_bundle(self)
+
     def _repr_html_(self) -> str:
         """Show the overlays of the first rows in a notebook."""
         rows = zip(range(SHOWN), self.names, self.scores.tolist(), strict=False)
@@ -392,6 +416,7 @@ class PairExplanation:
         x: The maps on the first image of each pair: row p belongs to pair p.
         y: The maps on the second image of each pair.
         scores: The similarity of each pair, (P,).
+        origin: As in Explanation.
 
     Example:
         >>> import torch, torchvision, gamlens
@@ -407,6 +432,10 @@ class PairExplanation:
     x: Explanation
     y: Explanation
     scores: Tensor
+    origin: Origin | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "origin": None}
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -428,7 +457,7 @@ class PairExplanation:
 
     def cpu(self) -> PairExplanation:
         """Return this PairExplanation in CPU memory, after reporting what `Explanation.check` reports."""
-        return PairExplanation(self.x.cpu(), self.y.cpu(), self.scores.cpu())
+        return PairExplanation(self.x.cpu(), self.y.cpu(), self.scores.cpu(), self.origin)
 
     def numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.float32]], np.ndarray[Any, np.dtype[np.float32]]]:
         """Return the maps of x and of y as two numpy arrays (P,H,W) float32."""
@@ -471,6 +500,14 @@ class PairExplanation:
 
         x = load(f"{folder}/x")
         return cls(x, load(f"{folder}/y"), x.scores)
+
+    def view(self) -> ResultView:
+        """The interactive view that a notebook shows, as `Explanation.view`; here points can be matched, too."""
+        return notebook.open_view((self.x, self.y), self.origin)
+
+    def _repr_mimebundle_(self, **asked: Any) -> dict[str, Any]:
+        """Show the interactive view in a notebook that can, and the overlays elsewhere."""
+        return notebook.mime_bundle(self)
 
     def _repr_html_(self) -> str:
         """Show the overlays of the first pairs in a notebook."""

@@ -4,7 +4,6 @@ Eq. 4 splits Grad-CAM's sum over channels into channels with positive (P) and wi
 |N| >= P are hidden: Grad-CAM sets them to zero.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,10 +41,7 @@ def frame_of(explanation: Explanation, row: int = 0) -> Frame:
 
 def scaled_frame(frame: Frame, image: Image.Image) -> Frame:
     """The frame of `image`, a smaller copy of a photo, computed from the photo's own frame."""
-    across, down = image.width / frame.original[1], image.height / frame.original[0]
-    x0, y0, x1, y1 = frame.window
-    window = (x0 * across, y0 * down, x1 * across, y1 * down)
-    return replace(frame, original=(image.height, image.width), window=window)
+    return frame.scaled((image.height, image.width))
 
 
 def full_size(values: Tensor, frame: Frame) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ of the original, and the inverse is u = (x - x0) * W / (x1 - x0), v = (y - y0) *
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,27 @@ class Frame:
     def whole(cls, original: Size, size: Size) -> Frame:
         """Return the frame of an input that shows the whole image."""
         return cls(original, size, (0.0, 0.0, float(original[1]), float(original[0])))
+
+    def scaled(self, original: Size) -> Frame:
+        """Return the frame of a copy of the original image that was resized to `original`, (height, width)."""
+        down, across = original[0] / self.original[0], original[1] / self.original[1]
+        x0, y0, x1, y1 = self.window
+        return replace(self, original=original, window=(x0 * across, y0 * down, x1 * across, y1 * down))
+
+    def cell_box(self, cell: Size, cells: Size) -> tuple[float, float, float, float]:
+        """Return where a cell lies in the original image, if the input is divided into rows and columns of cells.
+
+        Args:
+            cell: The row and the column of the cell.
+            cells: The number of rows and of columns.
+
+        Returns:
+            (left, top, width, height), as fractions of the width and height of the original image.
+        """
+        x0, y0, x1, y1 = self.window
+        height, width = self.original
+        across, down = (x1 - x0) / cells[1] / width, (y1 - y0) / cells[0] / height
+        return x0 / width + cell[1] * across, y0 / height + cell[0] * down, across, down
 
     def boxes(self, boxes: Tensor) -> Tensor:
         """Convert boxes (N,4), x0,y0,x1,y1 in input pixels, to original pixels, and clip them to the image."""

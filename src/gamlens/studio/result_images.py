@@ -15,7 +15,6 @@ from gamlens.errors import GamlensError
 from gamlens.explanation import Explanation
 from gamlens.figures import draw_evidence, scaled_frame
 from gamlens.fuse import Fusion, at_least_float32
-from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
 from gamlens.methods import METHODS
 from gamlens.pairs.correspondence import Matches
@@ -276,7 +275,7 @@ def _point_images(
     best = (min(max(x, 0.0), 1.0), min(max(y, 0.0), 1.0))
     alt = f"{here.name} with a mark {where(point.x, point.y)}"
     count = f"one of {match.cells[0]} × {match.cells[1]} positions"
-    cell = _cell(match, pair.provenances[number].frames[0])
+    cell = pair.provenances[number].frames[0].cell_box(match.cell, match.cells)
     asked = StageImage(here.shown, "The spot you clicked", alt, count, point.side, (point.x, point.y), cell)
     share = (
         f"adds {match.part:.3g} of {match.score:.3g} ({100 * match.part / match.score:.1f} %)" if match.score else ""
@@ -290,14 +289,6 @@ def point_match(pair: PairTrace, photos: Sequence[Photo], controls: Controls, po
     """The matches of the clicked point for the chosen score, in pixels of the original photos."""
     width, height = photos["xy".index(point.side)].size
     return pair.matches((point.x * width, point.y * height), side=point.side, score=controls.score)
-
-
-def _cell(match: Matches, frame: Frame) -> tuple[float, float, float, float]:
-    """The cell of the clicked position as (left, top, width, height), as fractions of its picture."""
-    x0, y0, x1, y1 = frame.window
-    height, width = frame.original
-    step = ((x1 - x0) / match.cells[1] / width, (y1 - y0) / match.cells[0] / height)
-    return x0 / width + match.cell[1] * step[0], y0 / height + match.cell[0] * step[1], step[0], step[1]
 
 
 def notes(shown: Shown) -> list[str]:
