@@ -72,19 +72,26 @@ def closure(lines: Iterable[str], extras: Iterable[str] = ()) -> set[str]:
     return set(seen) - {"gamlens"}
 
 
-def environment(place: Path, names: Iterable[str], wheel: Path) -> Path:
-    """Make a virtual environment with links to the distributions of these names, and install the wheel into it.
+def link(names: Iterable[str], packages: Path) -> Path:
+    """Link to everything that these distributions have installed, in the folder `packages`."""
+    packages.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        found = metadata.distribution(name)
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (place := packages / top).exists():
+                place.symlink_to(Path(str(found.locate_file(top))))
+    return packages
+
+
+def environment(place: Path, built: Built) -> Path:
+    """Make a virtual environment that holds the wheel, installed by pip, and links to what it requires.
 
     Returns:
         Its folder of programs.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     (packages,) = place.glob("lib/python*/site-packages")
-    for name in names:
-        found = metadata.distribution(name)
-        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
-            if not (link := packages / top).exists():
-                link.symlink_to(Path(str(found.locate_file(top))))
-    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel)]
+    link(closure(built.requires), packages)
+    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(built.wheel)]
     subprocess.run([sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), *install], check=True)
     return place / "bin"
