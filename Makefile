@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which halves the time to collect them
 
-.PHONY: chaos leaderboard scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
+.PHONY: chaos leaderboard lowest package scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -90,5 +90,23 @@ chaos: $(VENV)/.dev  ## thousands of damaged files and folders, killed commands,
 scale: $(VENV)/.dev  ## how runs grow, in one process and on Ray
 	$(BIN)/python benchmarks/scale.py
 
+EMPTY = .venv-empty
+
+package: $(VENV)/.dev  ## wheel and sdist in dist/, checked, and the wheel with its demo installed in an empty environment
+	rm -rf dist $(EMPTY)
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(PYTHON) -m venv $(EMPTY)
+	$(EMPTY)/bin/python -m pip install --quiet "$$(ls $(CURDIR)/dist/*.whl)[demo]"
+	cd dist && ../$(EMPTY)/bin/gamlens doctor && ../$(EMPTY)/bin/gamlens demo --out demo
+
+LOWEST = .venv-lowest
+
+lowest:  ## the quick tests with the lowest versions that pyproject.toml promises, in an environment of their own
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet -e '.[bench,dev]' -c tests/packaging/lowest.txt
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+
 clean:
-	rm -rf $(VENV) bench demo gamlens-out site
+	rm -rf $(VENV) $(EMPTY) $(LOWEST) dist bench demo gamlens-out site
