@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which halves the time to collect them
 
-.PHONY: chaos leaderboard lowest package scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models reproduce clean
+.PHONY: chaos leaderboard lowest package scale docs demo studio check test tests style types lint bench bench-gpu bench-precision models notebooks reproduce clean
 
 $(VENV)/.made:
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'gamlens needs Python 3.11 or newer: make PYTHON=python3.12 ...')"
@@ -32,6 +32,9 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml
 docs: $(VENV)/.dev  ## docs/reference.md from the registries, then the site: site/index.html
 	$(BIN)/python docs/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+notebooks: $(VENV)/.dev  ## run the tutorials and store what they show: docs/tutorials/*.ipynb
+	$(BIN)/python docs/tutorials/run.py
 
 demo: $(VENV)/.demo  ## explain bundled photos with the embedded model: demo/index.html
 	$(BIN)/gamlens demo --out demo
