@@ -78,6 +78,15 @@ def test_pairs(method: str) -> None:
         assert float(maps[2].abs().max()) <= 1
 
 
+@pytest.mark.parametrize("method", [*WITH_SIGN, "vdsn", "vdsn_max"])
+def test_swapping_the_images_swaps_the_maps(method: str) -> None:
+    lens = Lens(nets.small())
+    one, other = (lens.compare(*pair, method=method, n=1, sign="both") for pair in ((X, Y), (Y, X)))
+    torch.testing.assert_close(one.x.maps, other.y.maps, rtol=0, atol=1e-6)
+    torch.testing.assert_close(one.y.maps, other.x.maps, rtol=0, atol=1e-6)
+    assert not torch.allclose(one.x.maps, one.y.maps, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["attention_gam", "chefer", "legrad", "grad_eclip"])
 def test_attention(name: str) -> None:
     from torchvision.models import VisionTransformer
