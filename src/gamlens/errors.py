@@ -30,7 +30,10 @@ class GamlensWarning(UserWarning):
 
 
 class GamlensDeprecationWarning(GamlensWarning):
-    """The warning about a name or an option that still works and will be removed: see docs/deprecation.md."""
+    """The warning about a name or an option that still works and will be removed in a later version.
+
+    Tests of your own code find such names with `warnings.simplefilter("error", GamlensDeprecationWarning)`.
+    """
 
 
 def warn(message: str, category: type[GamlensWarning] = GamlensWarning) -> None:
