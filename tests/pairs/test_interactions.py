@@ -239,6 +239,22 @@ def test_number_of_forwards_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     entering.remove(), leaving.remove()
 
 
+def test_twelve_forwards_for_a_block_as_large_as_that_of_a_resnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """7 x 7 positions and 20 steps: 1,960 rows. Channels and memory are 1/64 of 2048 and of what is allowed."""
+    monkeypatch.setattr(embedding_parts, "BYTES_AT_ONCE", embedding_parts.BYTES_AT_ONCE // 64)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 32, 1), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    seen: list[int] = []
+    net[2].register_forward_hook(lambda _, given, out: seen.append(len(out)))
+    pair = Lens(net, blocks=["1"], embedding="3").trace_pair(torch.rand(1, 3, 7, 7), torch.rand(1, 3, 7, 7))
+    seen.clear()
+    found = pair.interactions(steps=20)
+    assert found.matrix.shape == (7, 7, 7, 7)
+    assert found.forwards == len(seen) <= 12
+    assert max(seen) * 32 * 49 * 4 <= embedding_parts.BYTES_AT_ONCE
+    assert abs(found.gap) < 1e-5
+
+
 def test_the_model_is_left_as_it_was() -> None:
     net = nets.seeded(Head, "attention").train()
     net.first.weight.requires_grad_(False)
