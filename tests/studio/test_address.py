@@ -56,7 +56,7 @@ def test_the_page_opens(host: str, local: bool) -> None:
         studio = launch({"small": small_lens()}, host=host)
     with studio:
         assert studio.url.startswith("http://localhost:" if host == "localhost" else "http://[::1]:")
-        assert httpx.get(studio.url, timeout=30).status_code == 200
+        assert httpx.get(studio.url, timeout=60).status_code == 200
         assert studio.actions.models.any_name == local
 
 
@@ -75,6 +75,19 @@ def test_a_port_that_is_taken(taken: int, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(GamlensError, match=rf"the ports {taken} to {taken} are all taken"):
         free_address("127.0.0.1")
     assert PORTS[0] == 7860
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio")
+def test_a_port_that_another_studio_takes_meanwhile(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that start at once find the same free port; the later one takes the next."""
+    found = [Address("127.0.0.1", taken)]
+    monkeypatch.setattr(
+        "gamlens.studio.server.free_address", lambda host, port=None: found.pop() if found else free_address(host, port)
+    )
+    with launch({"small": small_lens()}) as studio:
+        assert studio.url != f"http://127.0.0.1:{taken}/"
+        assert httpx.get(studio.url, timeout=60).status_code == 200
 
 
 def test_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import gradio as gr
 
 SERVER_THREADS, MOST_WAITING = 8, 64
+PORT_TRIES = 8
 StudioModels = Lens | str | Mapping[str, Lens | str]
 
 
@@ -150,7 +152,8 @@ def launch(
         actions = Actions(cache, Sessions(visits, folder=folder, keep=kept))
         search = SearchActions(actions, indexes, offered)
         page = build_page(actions, search, examples, welcome=isinstance(given[cache.first], str))
-        _serve(page, address, auth, (rules, actions.sessions.files), visits)
+        serve = partial(_serve, page, auth=auth, guard=(rules, actions.sessions.files), visits=visits)
+        address = _served_at(address, serve, others=port is None)
     except BaseException as error:
         cleanup.close()
         TEMP_DIR.release()
@@ -190,9 +193,23 @@ def _in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
+def _served_at(address: Address, serve: Callable[[Address], None], *, others: bool) -> Address:
+    """Serve at an address, or, if `others` are allowed, at one whose port nobody has taken meanwhile; return it."""
+    for _ in range(PORT_TRIES if others else 0):
+        try:
+            serve(address)
+        except OSError:
+            address = free_address(address.host)
+        else:
+            return address
+    serve(address)
+    return address
+
+
 def _serve(
     page: gr.Blocks,
     address: Address,
+    *,
     auth: tuple[str, str] | None,
     guard: tuple[AccessRules, UploadedFiles],
     visits: int,
@@ -218,6 +235,7 @@ def _serve(
         max_file_size=MOST_BYTES,
         allowed_paths=[],
         footer_links=[],
+        _frontend=False,  # else gradio gives up if its page does not come within 3 s, as on a machine under load
         theme=_theme(),
         css=static_file("studio.css"),
         app_kwargs={
