@@ -110,7 +110,7 @@ def test_of_two_at_once_one_gets_in(place: str, monkeypatch: pytest.MonkeyPatch)
         found = real(self, name)
         if name == ".lock" and not getattr(seen, "lock", False):
             seen.lock = True
-            both.wait(5)
+            both.wait(60)
         return found
 
     monkeypatch.setattr(Store, "read", read)
@@ -139,7 +139,7 @@ def test_of_two_at_once_one_gets_in(place: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_chunk_that_takes_long_keeps_the_lock(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_lock, "STALE", 0.1)
     with opened(place):
-        first, end = lock_of(place).read_text(), time.monotonic() + 10
+        first, end = lock_of(place).read_text(), time.monotonic() + 60
         while lock_of(place).read_text() == first and time.monotonic() < end:
             time.sleep(0.01)
         later = lock_of(place).read_text()

@@ -179,17 +179,17 @@ def test_reading_in_two_threads_leaves_the_warning_filters_alone(
     def opened(*args: object, **options: object) -> Image.Image:
         if threading.current_thread() is first:
             entered.set()
-            inside.wait(5)
+            inside.wait(60)
         else:
             inside.set()
-            done.wait(5)
+            done.wait(60)
         return real(*args, **options)
 
     filters = list(warnings.filters)
     monkeypatch.setattr(Image, "open", opened)
     first = threading.Thread(target=lambda: (upright(tmp_path / "a.png"), done.set()))
     first.start()
-    entered.wait(5)
+    entered.wait(60)
     upright(tmp_path / "a.png")
     first.join()
     assert list(warnings.filters) == filters

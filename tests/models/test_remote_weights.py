@@ -18,7 +18,6 @@ from gamlens.models import load, remote_weights
 from gamlens.models.remote_weights import DownloadNeededError, without_downloads
 
 TINY_TIMM = "timm/test_resnet"
-SECONDS = 8.0  # a request that is tried again takes 26 seconds
 
 
 def through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, port: int) -> None:
@@ -32,6 +31,7 @@ def through(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, port: int) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits before it tries again"))
     close_session()
 
 
@@ -69,10 +69,8 @@ def copy_of(tmp_path: Path, repository: str, file: str) -> Path:
     ],
 )
 def test_without_a_network_there_is_one_error_within_seconds(name: str, tried: str) -> None:
-    began = time.monotonic()
     with pytest.raises(GamlensError, match=rf"The weights of {name} could not be downloaded.*{tried}"):
         load(name)
-    assert time.monotonic() - began < SECONDS
 
 
 @pytest.mark.usefixtures("no_network")
@@ -90,10 +88,8 @@ def test_a_network_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatc
     with socket.create_server(("127.0.0.1", 0)) as silent:
         through(monkeypatch, tmp_path, silent.getsockname()[1])
         for name in ("resnet18", "timm/resnet18"):
-            began = time.monotonic()
             with pytest.raises(GamlensError, match="cannot be reached"):
                 load(name)
-            assert time.monotonic() - began < SECONDS
 
 
 def test_a_hub_that_is_switched_off_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,13 +110,11 @@ def test_the_copy_on_this_machine_is_used_without_a_network(forbidden: bool, tmp
     tensors = timm.create_model("test_resnet").state_dict()
     repository = timm.get_pretrained_cfg("test_resnet").hf_hub_id
     save_file(tensors, copy_of(tmp_path, repository, "model.safetensors"))
-    began = time.monotonic()
     if forbidden:
         with without_downloads():
             network = load(TINY_TIMM)
     else:
         network = load(TINY_TIMM)
-    assert time.monotonic() - began < SECONDS
     assert all(torch.equal(value, tensors[key]) for key, value in network.module.state_dict().items())
 
 
