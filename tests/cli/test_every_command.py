@@ -65,13 +65,12 @@ def test_the_help_has_an_example_that_works(name: tuple[str, ...]) -> None:
     assert words[0] == "gamlens"
     assert tuple(words[1 : 1 + len(name)]) == name
     found = parsed(words[1:])
-    given = {option for option, value in found.params.items() if found.get_parameter_source(option).name == "COMMANDLINE"}
-    assert given or name == ("blocks",), "the example shows no option or argument"
+    assert any(found.get_parameter_source(one).name == "COMMANDLINE" for one in found.params)
 
 
 def test_an_example_with_a_mistake_would_be_found() -> None:
     for words in ("classify photo.jpg --shrap", "classify", "search a.jpg --top none"):
-        with pytest.raises(Exception, match=r"[Nn]o such option|[Mm]issing argument|not a valid"):
+        with pytest.raises(Exception, match=r"[Nn]o such option|[Mm]issing|valid"):
             parsed(shlex.split(words))
 
 
@@ -101,12 +100,12 @@ def strict(text: str) -> Any:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("classify none.jpg --json", 1, "There is no file 'none.jpg'"),
+        ("compare none.jpg none.jpg --json", 1, "There is no file 'none.jpg'"),
         ("classify --json", 2, "Missing argument"),
         ("classify a.jpg --shrap --json", 2, "No such option"),
         ("no-such-command --json", 2, "No such command"),
         ("blocks resnet5 --json", 1, "did you mean 'resnet50'"),
-        ("index info nowhere.gamlens --json", 1, "There is no index"),
+        ("index info nowhere.gamlens --json", 1, "is no index"),
     ],
 )
 def test_errors_are_json(words: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +124,9 @@ def test_a_bug_is_json_and_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_other_packages_print_is_not_in_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "versions", lambda: print("loading ...") or {"gamlens": "1", "x": float("nan")})
+    monkeypatch.setattr(installation, "memory", lambda: print("loading ...") or float("nan"))
     result = runner.invoke(app, ["doctor", "--json"])
-    assert strict(result.stdout)["versions"] == {"gamlens": "1", "x": None}
+    assert strict(result.stdout)["memory_bytes"] is None
     assert "loading ..." in result.stderr
 
 
@@ -193,7 +192,7 @@ def outcomes(boxed: Callable[..., Path], tmp_path_factory: pytest.TempPathFactor
         index duplicates {index} --threshold 0.1 {out}/duplicates
         index clusters {index} --count 2 {out}/clusters
         search {x} --in {index} --explain {out}/hits
-        index remove {index} {x}
+        index remove {index} --where "image.width > 1000"
         evaluate localization {data} {net} --methods gam,grad_cam --n 1,2 --out {run}
         table {run} {out}/tables
         report {run} --cases 1 {net} --out {place}/report.html
@@ -220,11 +219,30 @@ def outcomes(boxed: Callable[..., Path], tmp_path_factory: pytest.TempPathFactor
     return found
 
 
-RAN = (
-    *("classify", "compare", "group", "blocks", "search", "index add", "index update", "index info"),
-    *("index duplicates", "index clusters", "search --explain", "index remove", "evaluate", "table", "report", "subset"),
-    *("export", "figure", "leaderboard", "ablate", "sanity parameters", "doctor"),
-)
+RAN = [
+    "classify",
+    "compare",
+    "group",
+    "blocks",
+    "search",
+    "index add",
+    "index update",
+    "index info",
+    "index duplicates",
+    "index clusters",
+    "search --explain",
+    "index remove",
+    "evaluate",
+    "table",
+    "report",
+    "subset",
+    "export",
+    "figure",
+    "leaderboard",
+    "ablate",
+    "sanity parameters",
+    "doctor",
+]
 ONE_FILE_IS_NO_IMAGE = ("evaluate", "export", "leaderboard", "ablate")
 
 
@@ -295,8 +313,8 @@ def test_a_folder_of_many_images_is_a_screen(many: Path, tmp_path: Path) -> None
     net, out, index = ["--model", f"{tmp_path}/model.py:build"], tmp_path / "out", str(tmp_path / "many.gamlens")
     for words in (
         ["classify", str(many), *net, "--out", str(out)],
-        ["group", str(many), *net, "--out", str(out)],
-        ["search", str(many), "--in", str(many), *net, "--out", str(out)],
+        ["group", f"{many}/0[0-4]*.png", *net, "--out", str(out)],
+        ["search", f"{many}/0[0-4]*.png", "--in", str(many / "00*.png"), *net, "--out", str(out)],
     ):
         result = runner.invoke(app, words, env={"COLUMNS": "80"})
         assert result.exit_code == 0, result.output
@@ -310,7 +328,7 @@ def test_a_folder_of_many_images_is_a_screen(many: Path, tmp_path: Path) -> None
     assert len(hits) <= 24
     assert "best of 199 images" in hits[-1]
     (document,) = strict(runner.invoke(app, [*search, "--json"]).stdout)
-    assert len(document["hits"]) == 150
+    assert len(document["matches"]) == 150
 
 
 def test_a_table_is_cut_by_rows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from gamlens.report import classified_files as work
 from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign, find_images
 from gamlens.scores import CLASS_SCORES, find_class_score
 
-ERRORS_SHOWN = 10  # files that failed, one line each
-FILES_SHOWN = 18  # more are sorted and counted
+FAILURES_PRINTED = 10  # files that failed, one line each
+FILES_PRINTED = 18  # more are sorted and counted
 CLASSES_COUNTED = 5
 SCORE_HELP = (
     f"The class score that is explained: {', '.join(CLASS_SCORES)}. 'probability' is the sigmoid for models with "
@@ -104,10 +104,10 @@ def classify(
             results.append(result)
             failed += bool(result.error)
             progress(len(results), failed)
-            if result.error and failed <= ERRORS_SHOWN:
+            if result.error and failed <= FAILURES_PRINTED:
                 tell("error", result.error, "bold red")
-    if failed > ERRORS_SHOWN:
-        note(f"{failed - ERRORS_SHOWN} more errors are not shown; --json prints all.")
+    if failed > FAILURES_PRINTED:
+        note(f"{failed - FAILURES_PRINTED} more errors are not shown; --json prints all.")
     _show_classes(results)
     if failed < len(results):
         say(f"Pictures, maps and JSON are in {out}; open {out / PAGE_FILE}")
@@ -180,7 +180,7 @@ def blocks(
 def _show_classes(results: list[work.FileResult]) -> None:
     """Print a line per file and class; of more files than a screen holds, the surest first, and a count of classes."""
     good = [result for result in results if not result.error]
-    several = sum(len(result.names) for result in good) > FILES_SHOWN
+    several = sum(len(result.names) for result in good) > FILES_PRINTED
     if several:
         good.sort(key=lambda result: -result.top[0].probability)
     lines = []

@@ -55,7 +55,7 @@ BaselineName = Annotated[
     Option(
         "--baseline",
         help="With --links: what places are compared with: average (what both images have on average; links then say "
-        "what is special about two places, and name the right object more often where there are several), zeros "
+        "what is special about two places, and mostly name the right object more often where there are several), zeros "
         "(activations of 0), blank (an image of the mean colour), or auto: zeros where the integral works from there, "
         f"and else blank: {', '.join(BASELINES)}. By default {AUTO_BASELINE}.",
         show_default=False,

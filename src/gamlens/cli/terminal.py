@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -272,6 +273,7 @@ def _print(part: Printed) -> None:
         part.print()
     else:
         for line in _wrapped(part, out_console.width):
+            line.rstrip()
             out_console.print(line, soft_wrap=True)
 
 
@@ -280,8 +282,20 @@ def _wrapped(text: Text, width: int) -> list[Text]:
 
     Where no width is known, because a program reads the text, lines are not broken.
     """
-    known = out_console.is_terminal or "COLUMNS" in os.environ
-    return list(text.wrap(out_console, width, overflow="ignore") if known else text.split("\n", allow_blank=True))
+    lines = list(text.split("\n", allow_blank=True))
+    if not out_console.is_terminal and "COLUMNS" not in os.environ:
+        return lines
+    return [part for line in lines for part in line.divide(_breaks(line.plain, width))]
+
+
+def _breaks(line: str, width: int) -> list[int]:
+    """Where a line is broken: before each word that would not fit on its line any more."""
+    found, begin = [], 0
+    for word in re.finditer(r"\S+", line):
+        if line[begin : word.start()].strip() and cell_len(line[begin : word.end()]) > width:
+            begin = word.start()
+            found.append(begin)
+    return found
 
 
 def _lines(part: Printed, width: int) -> int:
