@@ -18,7 +18,7 @@ from gamlens import GamlensError, Lens
 from gamlens.errors import warn
 from gamlens.studio.model_cache import LOADED_MODELS_KEPT, MOST_LOADS, ModelCache
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 MODEL_FILE = "from model_gate import GATE\n" + "".join(f"def {name}(): return GATE({name!r})\n" for name in "abcde")
 
 

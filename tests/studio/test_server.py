@@ -119,7 +119,7 @@ def test_serves_no_file_but_its_own(tiny: Studio, tmp_path: Path) -> None:
     here = Path(__file__).resolve()
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
-    with httpx.Client(base_url=tiny.url, timeout=30) as http:
+    with httpx.Client(base_url=tiny.url, timeout=60) as http:
         for path in (here, secret, Path("/etc/passwd"), Path.cwd() / "pyproject.toml"):
             for route in ("gradio_api/file=", "file="):
                 assert http.get(f"{route}{path}").status_code in (403, 404)
@@ -135,7 +135,7 @@ def test_serves_no_file_but_its_own(tiny: Studio, tmp_path: Path) -> None:
 
 
 def test_page_names_no_other_address(tiny: Studio) -> None:
-    with httpx.Client(base_url=tiny.url, timeout=30) as http:
+    with httpx.Client(base_url=tiny.url, timeout=60) as http:
         page = http.get("/")
     policy = page.headers["content-security-policy"]
     assert "default-src 'self'" in policy
@@ -146,20 +146,20 @@ def test_page_names_no_other_address(tiny: Studio) -> None:
 
 def test_another_site_is_turned_away(tiny: Studio) -> None:
     """A page of another origin, open in the same browser, may not ask the studio for anything."""
-    with httpx.Client(base_url=tiny.url, timeout=30) as http:
+    with httpx.Client(base_url=tiny.url, timeout=60) as http:
         answer = http.get("config", headers={"origin": "https://example.org"})
         assert answer.headers.get("access-control-allow-origin") not in ("*", "https://example.org")
 
 
 def test_another_name_for_this_machine_is_turned_away(tiny: Studio) -> None:
-    with httpx.Client(base_url=tiny.url, timeout=30) as http:
+    with httpx.Client(base_url=tiny.url, timeout=60) as http:
         port = tiny.url.rstrip("/").rsplit(":", 1)[1]
         for name, status in (("example.org", 403), (f"rebound.example:{port}", 403), (f"localhost:{port}", 200)):
             assert http.get("config", headers={"host": name}).status_code == status
 
 
 def test_upload_has_a_limit(tiny: Studio, tmp_path: Path) -> None:
-    with httpx.Client(base_url=tiny.url, timeout=30) as http:
+    with httpx.Client(base_url=tiny.url, timeout=60) as http:
         answer = http.post("gradio_api/upload", files={"files": ("big.bin", b"0" * (MOST_BYTES + 2**20))})
     assert answer.status_code == 413
     assert not list(tiny.folder.glob("**/big.bin"))
@@ -179,7 +179,7 @@ def test_a_path_that_was_not_uploaded_is_refused(tiny: Studio, tmp_path: Path) -
 def test_auth() -> None:
     with launch({"small": small_lens()}, auth=("ada", "secret")) as guarded:
         assert not guarded.actions.models.any_name
-        with httpx.Client(base_url=guarded.url, timeout=30) as http:
+        with httpx.Client(base_url=guarded.url, timeout=60) as http:
             assert http.get("config").status_code == 401
             assert http.post("gradio_api/upload", files={"files": ("a.png", b"0")}).status_code == 401
             assert http.post("login", data={"username": "ada", "password": "wrong"}).status_code == 400
