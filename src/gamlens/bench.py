@@ -40,6 +40,18 @@ def measure(lens: Lens, dataset: Dataset, protocol: Protocol, *, limit: int | No
 
     Returns:
         A Run, for `board` and the tables of `gamlens.evaluation`. Items that failed are in `errors`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:  # one folder of images per class
+        ...     for name, image in (("cat", photo), ("dog", other)):
+        ...         (Path(folder) / name).mkdir()
+        ...         image.save(Path(folder) / name / "1.png")
+        ...     images = load("folder", folder)
+        ...     run = measure(lens, images, Protocol("objective", methods=("gam",), n=(1,)))
+        >>> len(run.errors)
+        0
     """
     set_input(lens, protocol)
     own = align(dataset, lens.labels) if protocol.task == "classification" else dataset

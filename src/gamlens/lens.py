@@ -940,11 +940,19 @@ class Lens:
         return self._hooked.forward(batch, n, methods=wanted, embedding=embedding, refine=Refinement.parse(refine))
 
     def outputs(self, images: Any) -> Tensor:
-        """The model's class scores (B,K), or whatever tensor `output=` picks: one forward, without a graph."""
+        """The model's class scores (B,K), or whatever tensor `output=` picks: one forward, without a graph.
+
+        >>> lens.outputs([photo, other]).softmax(1).shape
+        torch.Size([2, 2])
+        """
         return models.pick(self.forward(images).output, self._hooked.output).detach()
 
     def embed(self, images: Any) -> Tensor:
-        """The embeddings (B,D) that pairs are compared by: one forward, without a graph."""
+        """The embeddings (B,D) that pairs are compared by: one forward, without a graph.
+
+        >>> lens.embed([photo, other]).shape
+        torch.Size([2, 16])
+        """
         return self.forward(images, embedding=True).required_embedding().detach()
 
     def _chosen(self, method: str, images: Any) -> str:

@@ -29,6 +29,13 @@ class ContrastExplanation:
         b: The maps on the other image, of -s(x,b).
         scores: The explained differences s(x,a) - s(x,b), (P,).
         score_a, score_b: The similarities s(x,a) and s(x,b), (P,) each.
+
+    Example:
+        >>> found = lens.contrast(photo, other, photo.crop((0, 0, 99, 99)), method="gam", n=1)
+        >>> torch.allclose(found.scores, found.score_a - found.score_b, atol=1e-6)
+        True
+        >>> found.x.signed, found.a.maps.shape
+        (True, torch.Size([1, 224, 224]))
     """
 
     x: Explanation
@@ -86,6 +93,11 @@ class GroupExplanation:
     Attributes:
         images: One row per image: what makes it like the others. Its `scores` are the mean similarities to the others.
         pair_scores: The similarity of every two images, (k,k).
+
+    Example:
+        >>> found = lens.group([photo, other, photo.rotate(90)], method="gam", n=1)
+        >>> found.images.maps.shape, found.pair_scores.shape
+        (torch.Size([3, 224, 224]), torch.Size([3, 3]))
     """
 
     images: Explanation

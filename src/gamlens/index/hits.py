@@ -61,6 +61,12 @@ class Hits(Sequence[Hit]):
         searched: Among how many images: those that the filter lets through, without the query's own.
         left_out: Files that are left out, because their contents are those of the query.
         seconds: How long the search took, without embedding the query.
+
+    Example:
+        >>> from gamlens import Index
+        >>> hits = Index.of_gallery(lens.remember([photo, other]), lens).search(photo.rotate(90), top=1)
+        >>> len(hits), hits.searched, hits.score
+        (1, 2, 'cosine')
     """
 
     query: Query

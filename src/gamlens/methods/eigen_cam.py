@@ -20,6 +20,9 @@ def eigen_cam(activation: Tensor) -> Tensor:
     values are equal, v_1 and the map are not unique, and one such map is returned.
 
     It is computed from A^T A (C,C) or A A^T (hw,hw), whichever is smaller. Half precision becomes float32 first.
+
+    >>> eigen_cam(torch.tensor([[[[3.0, 0.0]], [[4.0, 0.0]]]]))  # one position, along (3, 4) of length 5
+    tensor([[[5., 0.]]])
     """
     batch, channels, height, width = activation.shape
     planes = at_least_float32(activation).reshape(batch, channels, height * width)  # A^T of each image

@@ -8,6 +8,11 @@ def vdsn(activation: Tensor, other: Tensor) -> Tensor:
     """sum_k h_k * mean(h'_k): what each position adds to the dot product of the average-pooled features.
 
     (B,C,h,w), (B,C,h',w') -> (B,h,w). No gradient is read, so the map does not depend on the score.
+
+    >>> x = torch.tensor([[[[1.0, 2.0]], [[3.0, 0.0]]]])
+    >>> y = torch.tensor([[[[2.0, 4.0]], [[1.0, 1.0]]]])
+    >>> vdsn(x, y)  # the means of y are 3 and 1
+    tensor([[[6., 6.]]])
     """
     return torch.einsum("bkhw,bk->bhw", activation, other.mean(dim=(2, 3)))
 
@@ -18,6 +23,11 @@ def vdsn_max(activation: Tensor, other: Tensor) -> Tensor:
 
     (B,C,h,w), (B,C,h',w') -> (B,h,w). A channel adds nothing where it is below its maximum. If several positions share
     the maximum, each has an equal part, so that the map always adds up to the dot product.
+
+    >>> x = torch.tensor([[[[1.0, 2.0]], [[3.0, 0.0]]]])
+    >>> y = torch.tensor([[[[2.0, 4.0]], [[1.0, 1.0]]]])
+    >>> vdsn_max(x, y)  # the maxima of y are 4 and 1
+    tensor([[[3., 8.]]])
     """
     most = activation.amax(dim=(2, 3), keepdim=True)
     at_most = (activation == most).to(activation.dtype)

@@ -103,6 +103,15 @@ class Interactions:
         forwards: How many times the network was run for this.
         pictures, frames: Both images, and where the model's input lies in each of them.
         name: The name of the score.
+
+    Example:
+        >>> found = lens.trace_pair(photo, other).interactions()
+        >>> found.exact, found.matrix.ndim  # the small network of this example averages over positions
+        (True, 4)
+        >>> total = float(found.matrix.sum()) + found.aside + found.remainder + found.gap
+        >>> round(total - found.score, 5) == 0
+        True
+        >>> picture = found.overlay(5)  # lines between the places that match best
     """
 
     matrix: Tensor

@@ -33,6 +33,7 @@ from gamlens.pairs.embedding_parts import (
     EmbeddingParts,
     average_activation,
     check_baseline,
+    check_steps,
     integrated_parts,
     pooled_parts,
     pooled_scale,
@@ -288,6 +289,11 @@ class PairTrace:
             side: The image of the pair that the point lies in.
             score: "cosine" or "dot". Others cannot be split into a sum over pairs of positions.
             pair: The number of the pair, from 0.
+
+        Example:
+            >>> found = lens.trace_pair(photo, other).matches((120, 80))
+            >>> found.side, found.full().shape == (other.height, other.width)
+            ('x', True)
         """
         if side not in ("x", "y"):
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
@@ -351,6 +357,7 @@ class PairTrace:
                 f"multiple of the dot product is one): use one of {sums}."
             )
         check_baseline(baseline)
+        check_steps(steps)
         if cells is not None and (not isinstance(cells, int) or isinstance(cells, bool) or cells < 1):
             raise GamlensError(f"cells={cells!r}: give a whole number of rows and columns, or None for all positions.")
         with torch.no_grad(), without_autocast(self.embeddings[0]), outside_inference_mode():

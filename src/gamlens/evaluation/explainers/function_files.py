@@ -49,6 +49,12 @@ def external(
         title: Its name in tables; by default `name`.
         source: What made the maps, for the record of a run, which is not continued with another one. By default the
             sha256 of the functions' code, where Python can read it.
+
+    Example:
+        >>> def brightness(model, batch, targets):
+        ...     return batch.mean(dim=1)
+        >>> external(brightness).title
+        'brightness'
     """
     of_classes: Any = explain
     if explain is not None and _explains_pairs(explain, name or _name_of(explain)):
