@@ -22,21 +22,9 @@ from gamlens.cli import (
 from gamlens.cli.common import app
 from gamlens.cli.terminal import say, say_rows, screen
 
-ORDER = (
-    *(
-        "demo",
-        "classify",
-        "compare",
-        "group",
-        "search",
-        "studio",
-        "blocks",
-        "evaluate",
-        "leaderboard",
-        "table",
-        "report",
-    ),
-    *("subset", "export", "figure", "reproduce", "ablate", "doctor"),
+ORDER = (  # of the commands in the help
+    " demo classify compare group search studio blocks evaluate leaderboard table report subset export figure reproduce"
+    " ablate doctor "
 )
 FIRST = (
     ("gamlens demo", "a page about example photos, in a minute"),
@@ -66,6 +54,6 @@ def root(
             say("All commands: gamlens --help. One of them with an example: gamlens classify --help.")
 
 
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or ""))
+app.registered_commands.sort(key=lambda command: ORDER.index(f" {command.name} "))
 app.add_typer(index_command.app, name="index")
 app.add_typer(sanity.app, name="sanity")

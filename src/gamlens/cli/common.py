@@ -18,7 +18,6 @@ from gamlens.cli.terminal import complain, note, tell
 from gamlens.cli.waiting import waiting
 from gamlens.data import has_mnist, mnist
 from gamlens.models import from_file
-from gamlens.models.devices import AUTO
 from gamlens.sanity.data_randomisation import Digits
 
 STOPPED_BY_USER = 130
@@ -182,12 +181,12 @@ def make_lens(
         built = from_file(model) if ".py:" in model else model
         if not isinstance(built, Lens):
             return Lens(built, weights=weights, blocks=names, embedding=embedding, device=device)
-    if weights or names or embedding or device != AUTO:
+    if weights or names or embedding:
         raise GamlensError(
-            f"{model!r} returns a Lens, which already has weights, blocks, embedding and device: leave out "
-            "--weights, --blocks, --embedding and --device, or set them in that file."
+            f"{model!r} returns a Lens, which already has weights, blocks and embedding: leave out "
+            "--weights, --blocks and --embedding, or set them in that file."
         )
-    return built
+    return built.to(device)
 
 
 def lens_maker(

@@ -39,7 +39,8 @@ def doctor() -> dict[str, Any]:
     say("")
     rows = [(one.name, f"{_size(one.bytes)} in {one.path}") for one in caches]
     say_rows(
-        ("Weights and space", ""), [*rows, ("memory", _size(memory)), ("disk", f"{_size(disk)} free in {Path.cwd()}")]
+        ("Weights and space", ""),
+        [*rows, ("main memory", _size(memory)), ("disk", f"{_size(disk)} free in {Path.cwd()}")],
     )
     say("")
     say_rows(

@@ -169,7 +169,7 @@ def _tell_written(done: WsolExport, missing: Sequence[str]) -> dict[str, Any]:
     there = f"; {done.kept} were there already" if done.kept else ""
     say(f"{done.written} maps were written to {done.folder}{there}")
     failed = {**done.errors, **dict.fromkeys(missing, "The data set has no image of this id.")}
-    record = {"folder": done.folder, "written": done.written, "kept": done.kept, "errors": failed}
+    record = {"out": done.folder, "written": done.written, "kept": done.kept, "errors": failed}
     if failed:
         lines = [f"  {readable(name)}: {why}" for name, why in list(failed.items())[:ERRORS_LISTED]]
         more = [f"  and {len(failed) - ERRORS_LISTED} more"] if len(failed) > ERRORS_LISTED else []

@@ -152,7 +152,7 @@ def reproduce(
     files = write_files(out, table_files(filled), {})
     for file in files:
         say(str(file))
-    record = {"table": table, "files": files, "lines": _line_records(filled), "missing": filled.missing}
+    record = {"paper_table": table, "files": files, "lines": _line_records(filled), "missing": filled.missing}
     if failed:
         why = f"{failed} items could not be measured; `gamlens report` of a run shows which, and why."
         exit_with_failures(why, record)
@@ -217,7 +217,7 @@ def _show_plan(plan: TablePlan, out: Path, *, chunk: int, batch: int, engine: En
         say(f"refused: another run is in {place} ({other}). Start over with --fresh, or give another --out.")
     for missing in plan.missing:
         say(f"missing: {missing.what}. {missing.why}")
-    names = ("run", "items", "left", "forwards", "time")
+    names = ("run", "items", "left", "forwards", "duration")
     runs = [dict(zip(names, line, strict=True)) for line in lines]
     return {"runs": runs, "seconds": total, "refused": refused, "missing": plan.missing}
 
