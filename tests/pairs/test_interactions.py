@@ -146,7 +146,7 @@ def test_twin_by_whole_jacobians(pool: str) -> None:
 @pytest.mark.parametrize(
     ("pool", "few", "many"),
     [("max", 1e-12, 1e-12), ("gem", 1e-12, 1e-12), ("bias", 1e-12, 1e-12), ("whole", 1e-12, 1e-12),
-     ("fc", 0.02, 1e-3), ("normalised", 1e-3, 1e-7), ("layer_norm", 1.0, 1e-4), ("attention", 1e-3, 1e-9)],
+     ("fc", 0.02, 1e-3), ("normalised", 1e-3, 1e-7), ("layer_norm", 1e-4, 1e-4), ("attention", 1e-3, 1e-9)],
 )  # fmt: skip
 def test_parts_converge_to_the_score_without_the_remainder(pool: str, few: float, many: float) -> None:
     pair = traced(pool)
@@ -156,6 +156,15 @@ def test_parts_converge_to_the_score_without_the_remainder(pool: str, few: float
         assert found.gap == pytest.approx(missing, abs=1e-12)
         assert abs(missing) <= most, steps
     assert found.score == pytest.approx(float(pair.explain("gam").scores[0]), abs=1e-6)
+
+
+def test_few_steps_choose_the_baseline_that_they_suffice_for() -> None:
+    """A layer that normalises its input jumps at 0: 40 steps from there are enough, 4 are not."""
+    pair = traced("layer_norm")
+    few, many = pair.interactions(steps=4), pair.interactions(steps=40)
+    assert (few.baseline, many.baseline) == ("blank", "zeros")
+    assert max(abs(few.gap), abs(many.gap)) < 1e-4
+    assert abs(pair.interactions(steps=4, baseline="zeros").gap) > 0.1
 
 
 @pytest.mark.parametrize("pool", ["mean", "gem", "attention"])
@@ -416,6 +425,7 @@ def test_overlapping_regions_share_a_cell() -> None:
         (lambda p: p.interactions(pair=5), "There is no pair 5"),
         (lambda p: p.interactions(cells=0), "cells=0"),
         (lambda p: p.interactions(steps=0), "steps=0"),
+        (lambda p: p.interactions(steps="many"), "steps='many'"),
         (lambda p: p.interactions(baseline="grey"), "baseline='grey'"),
         (lambda p: p.interactions().links(0), "most=0"),
         (lambda p: p.interactions().between({"a": (90, 90, 99, 99)}, {}), "empty or outside"),

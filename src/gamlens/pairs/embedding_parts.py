@@ -35,7 +35,7 @@ from gamlens.fuse import at_least_float32
 ZEROS, BLANK, AVERAGE, AUTO_BASELINE = "zeros", "blank", "average", "auto"
 BASELINES = (AUTO_BASELINE, ZEROS, BLANK, AVERAGE)
 POOLING_TOLERANCE = 0.02  # how far an embedding may be from a multiple of the average, relative to its length
-PROBE_STEPS = 20  # the number of steps by which a baseline is chosen
+PROBE_STEPS = 20  # the largest number of steps by which a baseline is chosen
 CLOSE_ENOUGH = 0.02  # how large a part of the change of an embedding the integral from zeros may miss
 TAIL_TOLERANCE = 0.02  # how far the tail's embedding of a block may be from the network's, relative to its length
 BYTES_AT_ONCE = 128 << 20  # how much memory the rows of a block that run together take, and their tangents as much
@@ -186,8 +186,8 @@ def integrated_parts(
         steps: At how many points of the line from the baseline the Jacobian is computed.
         baseline: "zeros" (activations of 0), "blank" (those of an image of the mean colour), a tensor that has the
             shape of `block` or can be expanded to it, or "auto": zeros, unless the integral from there misses a part of
-            the embedding (as with layers that normalise their input, which jump at 0), and then blank. The baseline
-            "average" is given as a tensor, see `average_activation`.
+            the embedding in these steps (as with layers that normalise their input, which jump at 0), and then blank.
+            The baseline "average" is given as a tensor, see `average_activation`.
     """
     again = tail.embed(block[None])[0]
     if float((again - embedding).norm()) > TAIL_TOLERANCE * float(embedding.norm()):
@@ -195,7 +195,7 @@ def integrated_parts(
             f"The embedding does not follow from block {tail.point.name!r} alone: another part of the network is "
             "joined to it later. Name the last layer before pooling as the last of blocks=, or another embedding=."
         )
-    start, name, at_start = _baseline(tail, block, again, baseline)
+    start, name, at_start = _baseline(tail, block, again, baseline, steps)
     found = _integral(tail, start, block - start, positions.masks, steps)
     if not bool(found.isfinite().all()):
         raise GamlensError(
@@ -207,13 +207,21 @@ def integrated_parts(
     return EmbeddingParts(found[:count].view(*positions.cells, -1), aside, at_start, name, False)
 
 
+def check_steps(steps: int) -> None:
+    """Raise an error unless `steps` is a number of steps of the integral."""
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= 1000:
+        raise GamlensError(f"steps={steps!r}: give a whole number from 1 to 1000.")
+
+
 def check_baseline(baseline: str | Tensor) -> None:
     """Raise an error if `baseline` is neither a tensor nor one of BASELINES."""
     if isinstance(baseline, str) and baseline not in BASELINES:
         raise GamlensError(f"baseline={baseline!r}: give one of {', '.join(BASELINES)}, or a tensor.")
 
 
-def _baseline(tail: NetworkTail, block: Tensor, end: Tensor, baseline: str | Tensor) -> tuple[Tensor, str, Tensor]:
+def _baseline(
+    tail: NetworkTail, block: Tensor, end: Tensor, baseline: str | Tensor, steps: int
+) -> tuple[Tensor, str, Tensor]:
     """The activations of the baseline, its name, and its embedding (D,)."""
     if isinstance(baseline, Tensor):
         try:
@@ -231,7 +239,7 @@ def _baseline(tail: NetworkTail, block: Tensor, end: Tensor, baseline: str | Ten
             return start, ZEROS, at_start
         change = end - at_start
         whole = torch.ones_like(block)[None]
-        missed = (_integral(tail, start, block, whole, PROBE_STEPS)[0] - change).norm()
+        missed = (_integral(tail, start, block, whole, min(steps, PROBE_STEPS))[0] - change).norm()
         if bool(at_start.isfinite().all()) and float(missed) <= CLOSE_ENOUGH * float(change.norm()):
             return start, ZEROS, at_start
     start = tail.activation(tail.blank).to(block)
@@ -243,8 +251,6 @@ def _integral(tail: NetworkTail, start: Tensor, change: Tensor, masks: Tensor, s
 
     Rows of `steps` x G activations run through the tail, as many at once as fit into BYTES_AT_ONCE.
     """
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= 1000:
-        raise GamlensError(f"steps={steps!r}: give a whole number from 1 to 1000.")
     places, weights = np.polynomial.legendre.leggauss(steps)
     u = (places + 1) / 2
     precise = at_least_float32(change.new_empty(0))  # networks of half precision run as they are; sums need more
