@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from gamlens import GamlensError, Lens, Transform
 from gamlens.cli import app
+from gamlens.cli.common import make_lens
 from gamlens.models import devices
 from gamlens.studio import launch
 from gamlens.studio.model_cache import ModelCache
@@ -76,20 +77,26 @@ def test_every_command_with_a_device_begins_with_auto() -> None:
     assert set(found.values()) == {"auto"}
 
 
-def test_a_lens_of_a_file_needs_no_device_and_takes_none(tmp_path: Path) -> None:
+def test_a_lens_of_a_file_is_moved_like_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the best device where none is named: "meta" here, which every build of torch has; and to the named one."""
     (tmp_path / "mine.py").write_text(
         "import nets\nfrom gamlens import Lens, Transform\n"
         "def build():\n    return Lens(nets.small().float(), transform=Transform((32, 32)))\n"
     )
+    model = f"{tmp_path / 'mine.py'}:build"
+    with monkeypatch.context() as patch:
+        patch.setattr(devices, "best_device", lambda: torch.device("meta"))
+        assert make_lens(model, None, None, "auto").device.type == "meta"
+        assert make_lens(model, None, None, "cpu").device.type == "cpu"
     Image.new("RGB", (32, 32), "red").save(tmp_path / "photo.png")
-    asked = ["classify", str(tmp_path / "photo.png"), "-m", f"{tmp_path / 'mine.py'}:build", "-o", str(tmp_path / "o")]
+    asked = ["classify", str(tmp_path / "photo.png"), "-m", model, "-o", str(tmp_path / "o"), "--device", "cpu"]
     done = CliRunner().invoke(app, [*asked, "--json"])
     assert done.exit_code == 0, done.output
     saved = json.loads(next((tmp_path / "o").rglob("explanation.json")).read_text())
-    assert saved["about"]["device"] == str(torch.device("cpu"))
-    wrong = CliRunner().invoke(app, [*asked, "--device", "cpu"])
+    assert saved["about"]["device"] == "cpu"
+    wrong = CliRunner().invoke(app, [*asked, "--weights", "random"])
     assert wrong.exit_code == 1
-    assert "leave out --weights, --blocks, --embedding and --device" in " ".join(wrong.stderr.split())
+    assert "leave out --weights, --blocks and --embedding" in " ".join(wrong.stderr.split())
 
 
 def test_the_studio_loads_models_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
