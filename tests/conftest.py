@@ -3,6 +3,7 @@
 import csv
 import gc
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,13 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: the collector need not look at it again, and so frees networks sooner."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup() -> None:
+    """Random numbers without a generator of their own do not depend on which tests ran before."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 def pytest_unconfigure() -> None:

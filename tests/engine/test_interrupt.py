@@ -65,7 +65,7 @@ def test_interrupted(root: Path, whole: Path, tmp_path: Path) -> None:
     process = start(root, tmp_path)
     wait_for(tmp_path, 3, process)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode != 0
     left = parts(tmp_path)
     assert 3 <= len(left) < CHUNKS

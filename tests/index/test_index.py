@@ -576,22 +576,22 @@ def test_several_threads_search_while_another_adds(lens: CountingLens, tmp_path:
 
     def status(done: int, bad: int) -> None:
         entered.set()
-        assert searched.wait(20)
+        assert searched.wait(60)
 
     with ThreadPoolExecutor(5) as pool:
         adding = pool.submit(index.add, tmp_path / "more", status=status, batch_size=2)
-        assert entered.wait(20)
+        assert entered.wait(60)
         try:
             with pytest.raises(GamlensError, match="Another gamlens command"):
-                pool.submit(index.remove, tmp_path / "photos").result(20)
+                pool.submit(index.remove, tmp_path / "photos").result(60)
             asked = [pool.submit(index.search, query, top=3) for _ in range(20)]
-            found = [[(hit.path, hit.score) for hit in one.result(20)] for one in asked]
+            found = [[(hit.path, hit.score) for hit in one.result(60)] for one in asked]
         finally:
             searched.set()
         assert found == [expected] * 20
-        assert adding.result(20).added == 6
+        assert adding.result(60).added == 6
         asked = [pool.submit(index.search, query, top=12) for _ in range(20)]
-        assert {len(one.result(20)) for one in asked} == {12}
+        assert {len(one.result(60)) for one in asked} == {12}
 
 
 WRITER = """
