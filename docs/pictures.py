@@ -66,7 +66,6 @@ def why_similar() -> Made:
     x, y = photo("cheetah"), photo("cheetah_face")
     pair = lens().compare(x, y, sharp=True)
     numbers["cosine of two cheetahs"] = float(pair.scores[0])
-    yield "pair-photo-y", y
     yield "pair-x", pair.x.overlay()
     yield "pair-y", pair.y.overlay()
     trace = lens().trace_pair(x, y)
@@ -92,8 +91,8 @@ def why_found() -> Made:
     """A picture of two things searched for among the bundled photos, whole and only its right half."""
     shown = [Picture(name, pixels=photo(name)) for name in PHOTOS]
     index = Index.of_gallery(lens().remember(shown), lens())
-    for kind, box in (("found", None), ("region", CUP)):
-        hits = index.search(Picture("a cat and a cup", pixels=scene("cat", "coffee")), box=box, top=2)
+    for kind, box, top in (("found", None, 2), ("region", CUP, 1)):
+        hits = index.search(Picture("a cat and a cup", pixels=scene("cat", "coffee")), box=box, top=top)
         why = index.explain(hits)
         for row, hit in enumerate(hits):
             numbers[f"{kind} {row}: {hit.file}"] = float(hit.score)
