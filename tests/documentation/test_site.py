@@ -121,7 +121,10 @@ def test_every_public_name_is_on_an_api_page(site: Path) -> None:
     names = set().union(*(seen(page).names for page in (site / "api").glob("*.html")))
     rooms = {"adapters": adapters, "fuse": fuse}
     wanted = {f"gamlens.{name}" for name in (*gamlens.__all__, *gamlens.CLASSES_LOADED_WHEN_USED)}
-    wanted |= {f"gamlens.{name}" for name in (*gamlens.LOADED_WHEN_USED, "studio", "studio.launch", "studio.Studio")}
+    wanted |= {
+        f"gamlens.{name}"
+        for name in (*gamlens.LOADED_WHEN_USED, "notebook", "studio", "studio.launch", "studio.Studio")
+    }
     wanted |= {f"gamlens.bench.{name}" for name in bench.__all__}
     wanted |= {f"{entry.fn.__module__}.{entry.fn.__name__}" for entry in gamlens.METHODS.values()}
     for room, module in rooms.items():
