@@ -7,6 +7,7 @@ a link to `tutorials/class.ipynb` works in the site as it does in the repository
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 
 import nbformat
@@ -65,17 +66,19 @@ def markdown(notebook: NotebookNode, folder: str) -> tuple[str, dict[str, bytes]
     """
     blocks: list[str] = []
     pictures: dict[str, bytes] = {}
+    heading = ""
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "markdown":
             blocks.append(cell.source)
+            heading = next(reversed(re.findall(r"^#+ (.*)$", cell.source, re.MULTILINE)), heading)
         elif cell.cell_type == "code":
             blocks.append(f"{FENCE}python\n{cell.source}\n{FENCE}")
             for place, output in enumerate(cell.outputs):
-                blocks.append(_output(output, f"{number:02d}-{place}", folder, pictures))
+                blocks.append(_output(output, f"{folder}/{number:02d}-{place}", heading, pictures))
     return "\n\n".join(blocks), pictures
 
 
-def _output(output: NotebookNode, stem: str, folder: str, pictures: dict[str, bytes]) -> str:
+def _output(output: NotebookNode, stem: str, heading: str, pictures: dict[str, bytes]) -> str:
     """One output as Markdown: a picture, HTML as it is, or text. A picture is added to `pictures`."""
     if output.output_type == "stream":
         return _text(output.text)
@@ -83,9 +86,9 @@ def _output(output: NotebookNode, stem: str, folder: str, pictures: dict[str, by
         raise ValueError(f"A stored notebook has an error: {output.ename}: {output.evalue}")
     for kind, ending in PICTURES.items():
         if kind in output.data:
-            name = f"{stem}.{ending}"
-            pictures[name] = base64.b64decode(output.data[kind])
-            return f"![What the cell above shows]({folder}/{name})"
+            place = f"{stem}.{ending}"
+            pictures[Path(place).name] = base64.b64decode(output.data[kind])
+            return f"![{heading}: the picture that the code above makes]({place})"
     if "text/html" in output.data:
         lines = (line for line in output.data["text/html"].splitlines() if line.strip())  # an empty line ends HTML
         return "\n".join(["<div>", *lines, "</div>"])
@@ -93,4 +96,4 @@ def _output(output: NotebookNode, stem: str, folder: str, pictures: dict[str, by
 
 
 def _text(text: str) -> str:
-    return f"{FENCE}text\n{text.rstrip()}\n{FENCE}"
+    return f"{FENCE}{{ .text .output }}\n{text.rstrip()}\n{FENCE}"

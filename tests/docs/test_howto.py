@@ -156,6 +156,28 @@ def test_extras_of_the_page_exist(page: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_peers_have_what_the_table_names() -> None:
+    """Names of classes and functions in the columns of the table, which is about the installed versions."""
+    grad_cam, _, captum = map(pytest.importorskip, ("pytorch_grad_cam", "torchcam", "captum"))
+    from captum.attr import visualization
+    from pytorch_grad_cam.utils import image
+    from torchcam import methods, utils
+
+    places = ((grad_cam, image), (methods, utils), (captum.attr, visualization))
+    text = (FOLDER / "from_other_libraries.md").read_text("utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][2:16]
+    assert (rows[0][0], rows[-1][0]) == ("choose the layer", "the similarity of two images")
+    counts = [0, 0, 0]
+    for row in rows:
+        for column, cell in enumerate(row[2:]):
+            for name in re.findall(r"`([A-Z]\w+|\w+_\w+)`", cell):
+                if name not in ("relu_attributions", "forward_func"):
+                    counts[column] += 1
+                    assert any(hasattr(place, name) for place in places[column]), name
+    assert min(counts) >= 3
+
+
+@pytest.mark.slow
 @pages
 def test_the_code_of_the_page_runs(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for package in NEEDED.get(page, ()):

@@ -159,7 +159,7 @@ def test_a_notebook_becomes_a_page() -> None:
     assert text.startswith("# Why this class?")
     assert pictures
     for name, content in pictures.items():
-        assert f"](class_files/{name})" in text
+        assert f": the picture that the code above makes](class_files/{name})" in text
         assert content[:3] in (b"\xff\xd8\xff", b"\x89PN")
     for block in re.findall(r"^<div>\n.*?^</div>", text, flags=re.DOTALL | re.MULTILINE):
         assert "\n\n" not in block
