@@ -49,7 +49,7 @@ BOARDS: dict[str, tuple[str, str, str]] = {  # {name: (model, data set, further 
     ),
     "gpu": (
         "benchmarks/real.py:resnet50", "ILSVRC",
-        "--methods gam,grad_cam,grad_cam_pp,layer_cam,gam+refine --compile --limit 1000 --batch 64 --chunk 512",
+        "--methods gam,grad_cam,grad_cam_pp,layer_cam,gam+refine --compile --limit 1000 --batch 64 --chunk 128",
     ),
 }  # fmt: skip
 
