@@ -185,7 +185,7 @@ def test_the_page_shows_every_test_with_pictures(
     assert set(pictures.blocks) == {"curves", "objects", "patch", "partner"}
     write_pairs(tmp_path, results, pictures)
     page = (tmp_path / "index.html").read_text()
-    for words in ("Shared object among several", "Copied patch", "strongest links", "plain forwards", "cases.json"):
+    for words in ("Shared object among several", "Copied patch", "highest links", "plain forwards", "cases.json"):
         assert words in page
     assert {file.name for file in tmp_path.iterdir()} == {"index.html", "pairs.md", "pairs.csv", "pairs.json"}
 
