@@ -198,7 +198,7 @@ def test_groups(shop: Path) -> None:
     shutil.copy("photos/2.png", "photos/twin.png")
     asked("index", "update", "shop.gamlens")
     result = asked("index", "duplicates", "shop.gamlens", "--threshold", "0.9999999", "--out", "same")
-    assert "1 groups in 9 images" in result.stdout or "groups in 9 images" in result.stdout
+    assert "1 group in 9 images" in result.stdout
     assert "twin.png" in Path("same/index.html").read_text()
     groups = found_json("index", "clusters", "shop.gamlens", "--count", "3", "--out", "clusters")
     assert sum(map(len, groups)) == 9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
+import paper_data
 import pytest
 import torch
+from pair_data import hue_data
 from PIL import Image
 from rich.console import Console
 from typer.main import get_command
@@ -66,6 +69,16 @@ def test_the_help_has_an_example_that_works(name: tuple[str, ...]) -> None:
     assert tuple(words[1 : 1 + len(name)]) == name
     found = parsed(words[1:])
     assert any(found.get_parameter_source(one).name == "COMMANDLINE" for one in found.params)
+
+
+def test_the_examples_of_the_documentation_work() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+    found = re.findall(r"^\$ (gamlens [^|\n]+)|\| `(gamlens [^`]+)` \|", text, flags=re.MULTILINE)
+    examples = [shlex.split(one or other)[1:] for one, other in found]
+    for words in examples:
+        if EVERY.keys() & {tuple(words[:1]), tuple(words[:2])}:
+            parsed(words)
+    assert {words[0] for words in examples} >= {name[0] for name in EVERY} - {"report", "reproduce", "export"}
 
 
 def test_an_example_with_a_mistake_would_be_found() -> None:
@@ -326,7 +339,7 @@ def test_a_folder_of_many_images_is_a_screen(many: Path, tmp_path: Path) -> None
     search = ["search", str(many / "000.png"), "--in", index, "--top", "150"]
     hits = runner.invoke(app, search).stdout.splitlines()
     assert len(hits) <= 24
-    assert "best of 199 images" in hits[-1]
+    assert "best of 199 images" in hits[-2]
     (document,) = strict(runner.invoke(app, [*search, "--json"]).stdout)
     assert len(document["matches"]) == 150
 
@@ -353,3 +366,49 @@ def test_a_table_that_is_too_wide_is_a_block_per_row(monkeypatch: pytest.MonkeyP
     lines = shown(found, 40, monkeypatch, whole=False)
     assert [line.split() for line in lines] == [[f"metric{number}", f"{number}.123456"] for number in range(9)]
     assert all("metric8" in line for line in shown(found, 200, monkeypatch, whole=False)[1:2])
+
+
+@pytest.mark.slow
+def test_json_of_commands_that_need_data_of_their_own(tmp_path: Path) -> None:
+    """The tests of pairs, and the forecast of a table of the paper and its measurement."""
+    model = tmp_path / "hues.py"
+    model.write_text(
+        "from pair_data import Hues\nfrom gamlens import Lens, Transform\n\n"
+        "def build():\n    return Lens(Hues(), blocks=['features'], transform=Transform((64, 64)))\n"
+    )
+    given = [
+        "--data",
+        "table",
+        "--root",
+        hue_data(tmp_path),
+        "--model",
+        f"{model}:build",
+        "--methods",
+        "gam",
+        "--n",
+        "1",
+    ]
+    small = ["--limit", "2", "--objects", "2", "--tests", "objects,partner", "--out", str(tmp_path / "pairs")]
+    pairs = runner.invoke(app, [str(word) for word in ("evaluate", "pairs", *given, *small, "--json")])
+    assert pairs.exit_code == 0, pairs.stderr
+    assert {one["test"] for one in strict(pairs.stdout)["numbers"]} == {"objects", "partner"}
+
+    paper_data.ilsvrc(tmp_path / "ILSVRC")
+    paper_data.user_file(tmp_path)
+    words = [
+        "reproduce",
+        "--table",
+        "1",
+        "--ilsvrc",
+        str(tmp_path / "ILSVRC"),
+        "--model",
+        f"resnet={tmp_path}/mine.py:lens",
+    ]
+    words += ["--methods", "gam", "--limit", "4", "--out", str(tmp_path / "paper"), "--json"]
+    forecast = strict(runner.invoke(app, [*words, "--dry-run"]).stdout)
+    assert len(forecast["runs"]) == 3
+    measured = runner.invoke(app, words)
+    assert measured.exit_code == 0, measured.stderr
+    document = strict(measured.stdout)
+    assert any(line["numbers"] for line in document["lines"])
+    assert all(Path(file).is_file() for file in document["files"])

@@ -354,7 +354,8 @@ def _show_groups(
     ]
     say_rows((what, "images", "such as"), lines)
     more = f" The page shows the first {groups}." if len(found) > groups else ""
-    say(f"{len(found)} {what}s in {len(index)} images.{more} Open {place}")
+    count = f"{len(found)} {what}{'s' * (len(found) != 1)}"
+    say(f"{count} in {len(index)} images.{more} Open {place}")
     return [[hit.record for hit in group] for group in found]
 
 

@@ -111,6 +111,8 @@ def search_in_index(
         show_hits(hits, several=len(found) > 1)
     if any(query.by_crop for query in queries):
         note("The region was cut out and embedded by itself: the embedding of this model is no average over positions.")
+    if page is None and all(query.sides for query in queries):
+        say("--explain shows on a page why they were found.")
     if page:
         say(f"Pictures are in {out}; open {page}")
     return records
