@@ -40,8 +40,6 @@ class Sketch:
         return attention
 
     def forward(self, batch: Tensor) -> Tensor:
-        self.kept.clear()
-        self.tokens.clear()
         with torch.no_grad():
             scores: Tensor = self.net(batch)
         return scores.amax(dim=1).sum()
@@ -54,6 +52,7 @@ class Sketch:
         for attention, tokens in zip(self.kept, self.tokens, strict=True):
             (gradient,) = torch.autograd.grad(tokens, attention, end, retain_graph=True)
             maps.append((attention.detach() * gradient.relu()).sum(dim=(1, 2)).sqrt())
+        self._forget()
         return torch.stack(maps)
 
     def chefer(self, batch: Tensor) -> Tensor:
@@ -64,7 +63,13 @@ class Sketch:
         rows[:, :, 0] = 1
         for attention, gradient in zip(reversed(self.kept), reversed(gradients), strict=True):
             rows = rows + rows @ (attention.detach() * gradient).relu().mean(dim=1)
+        self._forget()
         return rows
+
+    def _forget(self) -> None:
+        """Keep nothing until the next call, so that memory is that of one call."""
+        self.kept.clear()
+        self.tokens.clear()
 
 
 def peers(net: nn.Module, batch: Tensor) -> dict[str, Work]:
