@@ -1,7 +1,7 @@
 // The page of a ResultView. Maps come as 16-bit levels; they are drawn over the photo here, so that opacity, threshold
 // and the value under the cursor need no kernel. The drawing is that of gamlens.render.overlay in the style "heat".
 
-const WHOLE = 65535;
+const WHOLE = 65535, LONGER = 448;
 let made = 0;  // for ids that are unique on the page
 
 function make(tag, options = {}, ...children) {
@@ -135,6 +135,11 @@ class Figure {
     const context = this.canvas.getContext("2d", {willReadFrequently: true});
     context.drawImage(image, 0, 0, ...photo.size);
     this.pixels = context.getImageData(0, 0, ...photo.size);
+    // The longer side is shown LONGER pixels long, so that small images can be looked at, too.
+    const shown = LONGER * photo.size[0] / Math.max(...photo.size);
+    this.canvas.style.width = `${shown}px`;
+    this.canvas.style.imageRendering = Math.max(...photo.size) <= 64 ? "pixelated" : "auto";
+    this.node.style.maxWidth = `${Math.max(shown, 200)}px`;
     this.photo = photo;
     this.label.textContent = photo.name;
   }
