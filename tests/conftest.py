@@ -19,7 +19,7 @@ from gamlens import Lens, Transform
 
 for name in ("COLUMNS", "LINES"):  # `import readline` sets both to 80 x 24 for pytest's worker processes
     os.environ.pop(name, None)
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # on the CPU everywhere: numbers are exact there, and forked processes cannot use a GPU
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # all on the CPU: forked processes cannot use a GPU, and digits differ there
 torch.set_num_threads(1)  # more threads do not help small tensors, and other runs may share the cores
 collect_ignore = ["registry_probe.py"]  # a program that test_registries.py runs
 SHARED = Path(__file__).resolve().parents[2] / "shared"
