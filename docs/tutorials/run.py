@@ -80,10 +80,20 @@ def tidy(notebook: NotebookNode) -> NotebookNode:
     for number, cell in enumerate(notebook.cells):
         kept = {"cell_type": cell.cell_type, "id": f"cell-{number:02d}", "metadata": {}, "source": cell.source}
         if cell.cell_type == "code":
-            kept |= {"execution_count": cell.execution_count, "outputs": [_output(output) for output in cell.outputs]}
+            kept |= {"execution_count": cell.execution_count, "outputs": _outputs(cell.outputs)}
         cells.append(kept)
     about = {"kernelspec": KERNEL, "language_info": {"name": "python"}, "gamlens": {"sources": sources(notebook)}}
     return nbformat.from_dict({"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5})
+
+
+def _outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """The outputs of a cell. What it printed in several parts, whose number depends on the time, becomes one output."""
+    kept: list[NotebookNode] = []
+    for output in map(_output, outputs):
+        if kept and kept[-1].output_type == output.output_type == "stream":
+            output = nbformat.from_dict({**output, "text": kept.pop().text + output.text})
+        kept.append(output)
+    return kept
 
 
 def _output(output: NotebookNode) -> NotebookNode:

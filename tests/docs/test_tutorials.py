@@ -152,6 +152,16 @@ def test_the_state_of_widgets_is_left_out() -> None:
         run.tidy(notebook)
 
 
+def test_what_was_printed_in_parts_is_one_output() -> None:
+    notebook = notebook_of("1")
+    parts = [nbformat.v4.new_output("stream", text=text) for text in ("a\n", "b\n", "c\n")]
+    shown = nbformat.v4.new_output("display_data", {"text/plain": "1"})
+    notebook.cells[0].outputs = [*parts[:2], shown, parts[2]]
+    found = run.tidy(notebook).cells[0].outputs
+    assert [output.get("text") for output in found] == ["a\nb\n", None, "c\n"]
+    assert parts[1].text == "b\n"
+
+
 def test_a_notebook_becomes_a_page() -> None:
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     hook = module(ROOT / "docs" / "hooks" / "notebooks.py")
