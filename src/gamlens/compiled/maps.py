@@ -47,7 +47,8 @@ def _compiled(
     """
 
     def run(inputs: Sequence[Sequence[Tensor]]) -> BlockMaps:
-        made = fuse.make_maps(formula, inputs, size, how, lattices)
+        # str(): torch 2.6 cannot guard a look-up in FUSIONS by a name from outside of this function
+        made = fuse.make_maps(formula, inputs, size, str(how), lattices)
         return BlockMaps(
             made.blocks.clamp(0, 1), made.fused.clamp(0, 1), made.spans
         )  # inexact fast division may exceed 1
