@@ -140,6 +140,8 @@ def test_a_class_rather_than_another() -> None:
     torch.testing.assert_close(found.maps, twin.maps)
     torch.testing.assert_close(found.scores, twin.scores)
     assert found.names[0] == "k3 rather than k4"
+    with pytest.raises(GamlensError, match="none for a contrast"):
+        lens.classify(X, 3, against=4, method="eigen_cam")
     with pytest.warns(match="flat"):
         assert not lens.classify(X, 3, against=3, sign="both").maps.any()
 

@@ -481,6 +481,8 @@ class Trace:
         """
         if isinstance(against, list | tuple) or against is None:
             raise GamlensError(f"against= is one class, by number or name, for all images; found {against!r:.80}.")
+        if not self.gradients and self.attention is None:
+            raise _no_gradients("a contrast")
         first, second = self.retarget(target), self.retarget(against)
         if len(first.image_of_row) != first.images:
             raise GamlensError(f"A contrast explains one class per image; target={target!r:.80} names several.")

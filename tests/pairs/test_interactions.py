@@ -427,6 +427,8 @@ def test_overlapping_regions_share_a_cell() -> None:
         (lambda p: p.interactions(steps=0), "steps=0"),
         (lambda p: p.interactions(steps="many"), "steps='many'"),
         (lambda p: p.interactions(baseline="grey"), "baseline='grey'"),
+        (lambda p: p.interactions(baseline=0), "baseline=0: give one of .* or a tensor"),
+        (lambda p: p.interactions(pair="0"), "pair='0': give the number of a pair"),
         (lambda p: p.interactions().links(0), "most=0"),
         (lambda p: p.interactions().between({"a": (90, 90, 99, 99)}, {}), "empty or outside"),
         (lambda p: p.interactions().between({"elsewhere": (0, 0, 9, 9)}, {}), "cannot be called"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import nets
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -98,6 +99,14 @@ def test_several_contrasts_and_one_image_for_all(net: Lens) -> None:
             torch.testing.assert_close(getattr(found, side).maps[number], getattr(alone, side).maps[0], msg=side)
 
 
+def test_numbers_of_other_packages_name_images(net: Lens) -> None:
+    several = net.trace_set(IMAGES)
+    wanted = several.contrast([0, 1], [2, 3], [3, 2], method="gam")
+    found = several.contrast(torch.tensor([0, 1]), np.array([2, 3]), [3, np.int64(2)], method="gam")  # type: ignore[arg-type]
+    torch.testing.assert_close(found.x.maps, wanted.x.maps, rtol=0, atol=0)
+    assert len(several.contrast(torch.tensor(0), np.int64(1), 2, method="gam")) == 1  # type: ignore[arg-type]
+
+
 def test_an_image_may_have_two_roles(net: Lens) -> None:
     several = net.trace_set(IMAGES)
     with pytest.warns(match="flat"):
@@ -146,6 +155,8 @@ def test_saved_and_drawn(net: Lens, tmp_path: object) -> None:
         (lambda lens: lens.group(IMAGES[:1]), "two images or more"),
         (lambda lens: lens.trace_set(IMAGES).contrast(0, 1, 9), "There is no image 9"),
         (lambda lens: lens.trace_set(IMAGES).contrast([0, 1], 1, 2), "give as many"),
+        (lambda lens: lens.trace_set(IMAGES).contrast([], [], []), "No image is named"),
+        (lambda lens: lens.trace_set(IMAGES).contrast(0.5, 1, 2), "by their numbers"),
         (lambda lens: lens.contrast(*IMAGES[:3].split(1), sign="up"), "sign"),
         (lambda lens: lens.contrast(*IMAGES[:3].split(1), method="vdsn"), "explains pairs of images only"),
         (lambda lens: lens.group(IMAGES, method="vdsn"), "explains pairs of images only"),

@@ -215,8 +215,8 @@ def check_steps(steps: int) -> None:
 
 def check_baseline(baseline: str | Tensor) -> None:
     """Raise an error if `baseline` is neither a tensor nor one of BASELINES."""
-    if isinstance(baseline, str) and baseline not in BASELINES:
-        raise GamlensError(f"baseline={baseline!r}: give one of {', '.join(BASELINES)}, or a tensor.")
+    if not isinstance(baseline, Tensor) and not (isinstance(baseline, str) and baseline in BASELINES):
+        raise GamlensError(f"baseline={baseline!r:.80}: give one of {', '.join(BASELINES)}, or a tensor.")
 
 
 def _baseline(

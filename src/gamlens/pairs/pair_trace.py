@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -378,6 +379,10 @@ class PairTrace:
             )
 
     def _pair_number(self, pair: int) -> int:
+        try:
+            pair = operator.index(pair)
+        except TypeError as error:
+            raise GamlensError(f"pair={pair!r}: give the number of a pair, from 0 to {len(self) - 1}.") from error
         if not -len(self) <= pair < len(self):
             raise GamlensError(f"There is no pair {pair}: there are {len(self)}, numbered 0 to {len(self) - 1}.")
         return pair
@@ -443,7 +448,10 @@ class PairTrace:
         number, rows = self._place(side)
         record = self.records[number]
         if record.tail is None:
-            raise GamlensError("This trace cannot run its network again: trace the pair by Lens.trace_pair.")
+            raise GamlensError(
+                "This trace cannot run the layers after its last block again: it was made for a method that reads "
+                "pixels, or not by Lens.trace_pair: trace the pair again by Lens.trace_pair, without method=."
+            )
         tail = record.tail()
         kept, image = record.blocks.get(tail.point.name), tail.images[rows][pair : pair + 1 or None]
         block = tail.activation(image) if kept is None else kept.detach()[rows][pair]

@@ -10,8 +10,9 @@ image, and its second the same embeddings held fixed, so that one backward gives
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -146,7 +147,13 @@ class SetTrace:
         return GroupExplanation(images=made, pair_scores=pair_scores)
 
     def _numbers(self, given: int | Sequence[int]) -> tuple[int, ...]:
-        found = (given,) if isinstance(given, int) else tuple(given)
+        try:
+            several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
+            found = tuple(map(operator.index, given if several else (given,)))  # type: ignore[arg-type]
+        except TypeError as error:
+            raise GamlensError(f"Images of a set are named by their numbers, from 0; found {given!r:.80}.") from error
+        if not found:
+            raise GamlensError(f"No image is named: there are {len(self)}, numbered 0 to {len(self) - 1}.")
         if bad := [number for number in found if not 0 <= number < len(self)]:
             raise GamlensError(f"There is no image {bad[0]}: there are {len(self)}, numbered 0 to {len(self) - 1}.")
         return found
