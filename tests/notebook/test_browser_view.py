@@ -239,7 +239,7 @@ def test_a_click_gives_matches(lab: LabPage, lens: Lens) -> None:
     lab.answered(1, lambda: canvases[0].click(position=place))
     assert "What matches the point?" in view.inner_text()
     assert view.locator(".gamlens-cell").count() == 1
-    assert view.locator(".gamlens-dot").count() == 2
+    assert view.locator(".gamlens-spot").count() == 2
     width, height = Image.open(path("cheetah")).size
     wanted = lens.trace_pair(path("cheetah"), path("cheetah_face"), n=2).matches((0.6 * width, 0.4 * height))
     photo = small("cheetah_face")
@@ -255,7 +255,7 @@ def test_a_click_gives_matches(lab: LabPage, lens: Lens) -> None:
     assert not np.array_equal(lab.pixels(1, 1), first)
     lab.answered(1, lambda: view.get_by_role("button", name="Back to the maps").click())
     assert [np.array_equal(lab.pixels(1, side), maps[side]) for side in (0, 1)] == [True, True]
-    assert view.locator(".gamlens-dot").count() == 0
+    assert view.locator(".gamlens-spot").count() == 0
     assert lab.forwards == forwards + 1  # both photos in one batch
     assert np.array_equal(lab.pixels(0), alone)  # the other view did not change
 
@@ -298,7 +298,7 @@ def test_dark_theme(lab: LabPage) -> None:
     lab.page.get_by_role("menuitem", name="Settings", exact=True).click()
     lab.page.locator(".lm-Menu-item", has_text="Theme").first.click()
     lab.page.locator(".lm-Menu-item", has_text="JupyterLab Dark").first.click()
-    lab.page.wait_for_selector("body[data-jp-theme-light='false']")
+    lab.page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
     lab.page.wait_for_function(
         "([views, light]) => getComputedStyle(document.querySelector(views)).color !== light", arg=[VIEWS, light[0]]
     )

@@ -142,10 +142,10 @@ def test_matches_are_those_of_the_trace(lens: Lens, photos: list[str], forwards:
     number = "xy".index(side)
     there = shown["sides"][1 - number]
     assert np.abs(values(there, (64, 96)) - wanted.full().numpy()).max() < 1e-4
-    assert there["dot"] == pytest.approx([wanted.best[0] / 96, wanted.best[1] / 64])
+    assert there["spot"] == pytest.approx([wanted.best[0] / 96, wanted.best[1] / 64])
     here = shown["sides"][number]
     assert "values" not in here
-    assert here["dot"] == [0.8, 0.3]
+    assert here["spot"] == [0.8, 0.3]
     assert here["cell"] == pytest.approx((0.75, 0.25, 0.25, 0.25))
     assert f"{wanted.part:.3g} of {wanted.score:.3g}" in shown["caption"]
     assert again["sides"][1 - number]["values"] != there["values"]

@@ -156,7 +156,7 @@ class Figure {
       const [left, top, width, height] = side.cell.map((part) => `${100 * part}%`);
       this.marks.append(make("div", {class: "gamlens-cell", style: `left:${left};top:${top};width:${width};height:${height}`}));
     }
-    if (side.dot) this.mark("gamlens-dot", ...side.dot);
+    if (side.spot) this.mark("gamlens-spot", ...side.spot);
     this.bar.hidden = !this.levels;
     if (this.levels) {
       const all = bytes(side.colours);
@@ -236,7 +236,7 @@ function render({model, el}) {
   const status = make("p", {class: "gamlens-under", role: "status"});
   const rowLabel = labelled(menus.pair ? "Pair" : "Image and class", row, "row");
   rowLabel.hidden = menus.rows.length < 2;
-  const refineLabel = labelled("Refine: follow the outlines of objects", refine, "refine");
+  const refineLabel = labelled("Refine (follow outlines)", refine, "refine");
   refineLabel.className = "gamlens-check";
   refineLabel.prepend(refine);
   const controls = make("div", {class: "gamlens-controls", role: "group", "aria-label": "Controls"},

@@ -239,12 +239,12 @@ class ViewedResult:
         height, width = there.original
         best = [min(max(found.best[0] / width, 0.0), 1.0), min(max(found.best[1] / height, 0.0), 1.0)]
         share = f" ({100 * found.part / found.score:.1f} %)" if found.score else ""
-        asked_side = {"cell": here.cell_box(found.cell, found.cells), "dot": [point.x, point.y]}
+        asked_side = {"cell": here.cell_box(found.cell, found.cells), "spot": [point.x, point.y]}
         full = replace(found, frame=found.frame.scaled(self._sizes[1 - number])).full().cpu().numpy()
         answer = {
             **levels_of(full, 0.0, 1.0, "ember"),
             "bar": {"low": "0", "high": "1", "middle": "", "caption": "match: 1 is the best place"},
-            "dot": best,
+            "spot": best,
         }
         sides = [asked_side, answer] if number == 0 else [answer, asked_side]
         return {
