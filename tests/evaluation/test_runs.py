@@ -296,7 +296,7 @@ def test_pairs_are_no_items_of_classes(root: Path) -> None:
 def test_a_narrow_terminal_keeps_numbers_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """An interval breaks before its bracket or not at all."""
     monkeypatch.setattr(show, "out_console", Console(width=48))
-    show._print("t", ("metric", "method", "n=1", "n=2"), [("IoU", "GAM", "62.75 [51.4, 73.6]", "5.00 [1.0, 9.0]")])
+    show.say_numbers("t", ("metric", "method", "n=1", "n=2"), [("IoU", "GAM", "62.75 [51.4, 73.6]", "5.00 [1.0, 9.0]")])
     printed = capsys.readouterr().out
     assert "[51.4, 73.6]" in printed
     assert "[1.0, 9.0]" in printed

@@ -24,8 +24,8 @@ from gamlens.cli.evaluate_pairs import (
     evaluate_pairs,
     given_options,
 )
-from gamlens.cli.show import cell_records, show_cells
-from gamlens.cli.terminal import note, say, say_table
+from gamlens.cli.show import cell_records, say_numbers, show_cells
+from gamlens.cli.terminal import note, say
 from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.data import Dataset, Manifest
 from gamlens.errors import Registry
@@ -275,8 +275,8 @@ def _tell_end(out: str, done: dict[str, Any], *, random: bool) -> dict[str, Any]
         run = results.read(out, only=tables.needed())
         if not random and run.groups:
             found = tables.cells(run)
-    show_cells(found)
-    more = "" if random else f"; `gamlens table {out}` shows all numbers, `gamlens report {out}` makes a page"
+    show_cells(found, brief=True)
+    more = "" if random else f"; `gamlens table {out}` shows them with intervals, `gamlens report {out}` makes a page"
     say(f"{done['items']} items in {out}{more}")
     record = {"run": out, **done, "numbers": cell_records(found)}
     if done["errors"]:
@@ -384,7 +384,8 @@ def ablate(
         found = ablation.table(rows, about, plan)
         written = ablation.write(found, plan, out, about, ablation.fusion_gains(rows, about, plan))
     for name in ablation.measures(found):
-        say_table(*ablation.table_of(found, plan, name))
+        header, lines = ablation.table_of(found, plan, name)
+        say_numbers(header[0], ("", *header[1:]), lines)
     say(f"{len(written)} files were written; open {out / 'ablation.png'}")
     record = json.loads((out / "ablation.json").read_text(encoding="utf-8"))
     if failed := sum(bool(row["error"]) for row in rows):

@@ -75,7 +75,7 @@ def table(
     for name in dict.fromkeys(_where(contest) for contest in pairs):
         header, lines = tables.contest_rows([contest for contest in pairs if _where(contest) == name])
         short = [(line[3], line[4], *line[6:]) for line in lines]
-        _print(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
+        say_numbers(f"{title}: {name}", ("metric", *header[4:5], *header[6:]), short)
     if pairs:
         say(contest_note(read, linked=linked))
     say(f"{sum(len(run.errors) for run in read)} items with errors are left out.")
@@ -337,15 +337,20 @@ def _studio_index(folder: Path, models: Mapping[str, Lens | str], device: str) -
     return opened(folder, None if says else str(first), None, None, None, device)
 
 
-def show_cells(found: list[tables.Cell]) -> None:
-    """Print the results of runs: one table per model, data set and task."""
+def show_cells(found: list[tables.Cell], *, brief: bool = False) -> None:
+    """Print the results of runs: one table per model, data set and task; if brief, without intervals and notes."""
     for name in dict.fromkeys(_where(cell) for cell in found):
         mine = [cell for cell in found if _where(cell) == name]
         counts = sorted({cell.value.n for cell in mine})
         items = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         errors = sum({cell.run: cell.errors for cell in mine}.values())
-        _print(f"{name}: {items} items, {errors} errors", *tables.tall(mine))
-        say(counts_note(mine))
+        header, lines = tables.tall(mine)
+        lines = [[cell.partition(" [")[0] if brief else cell for cell in line] for line in lines]
+        say_numbers(f"{name}: {items} items, {errors} errors", header, lines)
+        if not brief:
+            say(counts_note(mine))
+    if brief:
+        return
     for said in (*general_notes(found), *sharing_notes(found)):
         say(said)
 
@@ -361,10 +366,15 @@ def _where(found: tables.Cell | tables.Contest) -> str:
     return f"{of.model} on {of.data}{small}, {of.task}{f'; {of.variant}' if of.variant else ''}"
 
 
-def _print(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print a table with its title. If it is wider than the terminal, intervals are moved to a second line per cell."""
+def say_numbers(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table with its title. If it is wider than the terminal, intervals are moved to a second line per cell.
+
+    Columns without an entry are left out.
+    """
+    used = [at for at, column in enumerate(zip(*lines, strict=True)) if any(column)]
+    header, lines = [header[at] for at in used], [[line[at] for at in used] for line in lines]
     widths = (max(map(len, column)) + 2 for column in zip(header, *lines, strict=True))
     if sum(widths) > out_console.width:
         lines = [[cell.replace(" [", "\n[").replace(" (", "\n(") for cell in line] for line in lines]
-    style = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD, "pad_edge": False}
+    style = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
     say_table(header, lines, title=title, **style)

@@ -24,6 +24,8 @@ from gamlens.errors import printable, readable
 out_console = Console()
 err_console = Console(stderr=True)
 LEAST_LINES = 23  # lines that every screen has, less one for the prompt
+LEAST_ROWS = 4  # of a table, before whole tables are left out
+INTERVAL_OR_WORD = re.compile(r"\[[^\]]*\]|\S+")  # an interval such as [0.1, 0.2] is kept whole where it can be
 WORD_WIDTH = 24  # words that are longer may be broken, so that a table fits
 
 
@@ -45,10 +47,13 @@ class TableText:
         """
         rows = self.rows[:count]
         columns = list(zip(self._names, *self._plain, strict=True))
-        least = [min(_widest(column, str.split), WORD_WIDTH) for column in columns]
         whole = [_widest(column, str.splitlines) for column in columns]
-        spare = width - self._around - sum(least)
-        if spare < 0:
+        for split in (INTERVAL_OR_WORD.findall, str.split):
+            least = [min(_widest(column, split), WORD_WIDTH) for column in columns]
+            spare = width - self._around - sum(least)
+            if spare >= 0:
+                break
+        else:
             return self._blocks(rows, width)
         wide = dict(enumerate(least))
         while spare and (open_ := [at for at, own in wide.items() if own < whole[at]]):
@@ -126,25 +131,10 @@ class Screen:
             self.parts.append(part)
 
     def flush(self) -> None:
-        """Print what was gathered. Tables lose their last rows, and say so, until all fits the screen."""
+        """Print what was gathered, as much of it as fits a screen."""
         parts, self.parts = self.parts, []
-        most, width = screen_lines(), out_console.width
-        sizes = {id(part): _lines(part, width) for part in parts}
-        while not self.whole and sum(sizes.values()) > most:
-            tables = [part for part in parts if isinstance(part, TableText) and part.shown > 1]
-            if not tables:
-                break
-            longest = max(tables, key=lambda table: sizes[id(table)])
-            longest.shown = min(longest.shown - 1, most)
-            sizes[id(longest)] = _lines(longest, width)
-        left_out = 0
-        while not self.whole and sum(sizes[id(part)] for part in parts) + bool(left_out) > most and len(parts) > 2:
-            left_out += not isinstance(parts.pop(-2), TableText)
-        for part in parts[:-1] if left_out else parts:
+        for part in parts if self.whole else fitted(parts):
             _print(part)
-        if left_out:
-            _print(Text(f"… and {left_out} more lines; --json prints all"))
-            _print(parts[-1])
 
     def answer(self, record: Any) -> None:
         """Print the JSON document; once."""
@@ -153,6 +143,41 @@ class Screen:
             text = json.dumps(plain_values(record), indent=2, allow_nan=False)
             self.stdout.write(text + "\n")
             self.stdout.flush()
+
+
+def fitted(parts: Sequence[Printed]) -> list[Printed]:
+    """What of these parts fits a screen, with a line that says what is left out.
+
+    Long tables lose their last rows down to a few, then the last tables go, then further rows, and then lines of text.
+    The last part stays: it says where everything is.
+    """
+    kept, most, width = list(parts), screen_lines(), out_console.width
+    sizes = {id(part): _lines(part, width) for part in kept}
+    left_out = {"tables": 0, "lines": 0}
+
+    def too_long() -> bool:
+        return sum(sizes[id(part)] for part in kept) + sum(map(bool, left_out.values())) > most
+
+    def shorten(least: int) -> None:
+        while too_long() and (long := [one for one in _tables(kept) if one.shown > least]):
+            longest = max(long, key=lambda table: sizes[id(table)])
+            longest.shown = max(least, min(longest.shown - 1, most))
+            sizes[id(longest)] = _lines(longest, width)
+
+    shorten(LEAST_ROWS)
+    while too_long() and len(tables := _tables(kept)) > 1:
+        kept = [part for part in kept if part is not tables[-1]]
+        left_out["tables"] += 1
+    shorten(1)
+    while too_long() and len(kept) > 2:
+        kept.pop(-2)
+        left_out["lines"] += 1
+    signs = [Text(f"… and {count} more {what}; --json prints all") for what, count in left_out.items() if count]
+    return [*kept[:-1], *signs, *kept[-1:]]
+
+
+def _tables(parts: Sequence[Printed]) -> list[TableText]:
+    return [part for part in parts if isinstance(part, TableText)]
 
 
 _screens: list[Screen] = []  # that of the running command
@@ -283,9 +308,14 @@ def _wrapped(text: Text, width: int) -> list[Text]:
     Where no width is known, because a program reads the text, lines are not broken.
     """
     lines = list(text.split("\n", allow_blank=True))
-    if not out_console.is_terminal and "COLUMNS" not in os.environ:
+    if not _has_width():
         return lines
     return [part for line in lines for part in line.divide(_breaks(line.plain, width))]
+
+
+def _has_width() -> bool:
+    """Whether lines of text end somewhere: on a terminal, or where COLUMNS says so."""
+    return out_console.is_terminal or "COLUMNS" in os.environ
 
 
 def _breaks(line: str, width: int) -> list[int]:
@@ -302,7 +332,8 @@ def _lines(part: Printed, width: int) -> int:
     """How many lines of the terminal something takes."""
     if isinstance(part, TableText):
         return part.lines(width)
-    return sum(max(1, math.ceil(line.cell_len / width)) for line in _wrapped(part, width))
+    lines = _wrapped(part, width)
+    return sum(max(1, math.ceil(line.cell_len / width)) for line in lines) if _has_width() else len(lines)
 
 
 def _safe(text: str | Text) -> Text:
