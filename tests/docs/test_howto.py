@@ -54,7 +54,7 @@ def words_of(lines: list[str]) -> list[list[str]]:
 
 def whole_commands(page: str) -> list[list[str]]:
     """The commands in the blocks of a page."""
-    return words_of([line for block in blocks(page, "sh") for line in block.splitlines()])
+    return words_of([line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()])
 
 
 def mentioned_commands(page: str) -> list[list[str]]:
@@ -208,9 +208,7 @@ def test_the_commands_of_the_page_run(page: str, place: Path) -> None:
         pytest.importorskip(package)
     if page == "paper_table":
         exec(blocks(page, "python")[0], {})
-    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("gamlens ")]
-    for line in lines:
-        words = shlex.split(line)[1:]
+    for words in whole_commands(page):
         with warnings.catch_warnings(action="ignore"):
             result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, (line, result.output[-2000:], result.stderr[-2000:])
+        assert result.exit_code == 0, (words, result.output[-2000:], result.stderr[-2000:])
