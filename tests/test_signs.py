@@ -5,6 +5,7 @@ from __future__ import annotations
 import nets
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from gamlens import METHODS, GamlensError, Lens
@@ -105,6 +106,22 @@ def test_views_and_refinement() -> None:
         up, down, both = three(lambda options=options, **sign: lens.classify(X, 3, method="gam", **options, **sign))
         torch.testing.assert_close(both.maps, up.maps - down.maps, atol=1e-6, rtol=0)
         assert both.maps.any()
+
+
+def test_raw_values_are_means_over_views() -> None:
+    """Values of a larger input count by area: four of its positions are as large as one of the plain input."""
+    lens = Lens(nets.small())
+    trace = lens.trace(X, 3, n=1, views=("flip", 2.0))
+    (block,) = (found := trace.explain("gam", 1, sign="positive")).scales
+    raw = []
+    for view, mirrored in ((trace, False), *trace.views):
+        h, g = view.activations[block], view.gradients[block]
+        own = (h.relu() * g.relu()).sum(dim=1)
+        own = own.flip(2) if mirrored else own
+        sized = F.interpolate(own[:, None], (64, 64), mode="bicubic")[:, 0].clamp(min=0)
+        raw.append(sized * own[0].numel() / trace.activations[block][0, 0].numel())
+    wanted = torch.stack(raw).mean(dim=0)
+    torch.testing.assert_close(found.maps * found.scales[block][:, None, None], wanted.float(), rtol=1e-4, atol=1e-7)
 
 
 def test_no_further_forward() -> None:

@@ -35,6 +35,7 @@ class PairScore:
             bool. A backward would give rounding errors there, and a normalised map would show them as if they meant
             something. None if this cannot happen.
         saturated_because: Why these pairs have no gradient, in words: "both embeddings are ..., so ...".
+        by_direction: Whether the score depends on the directions of the embeddings alone, not on their lengths.
         undefined: embeddings (P,D) -> which of them (P,) the score has no value for. None if it always has a value.
         undefined_because: Why such an embedding has no score, in words: "is ..., so ...".
         instead: The name of a score that has a gradient, or a value, in these cases.
@@ -47,6 +48,7 @@ class PairScore:
     dot_divisor: Callable[[Tensor, Tensor], Tensor] | None = None
     saturated: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     saturated_because: str = ""
+    by_direction: bool = False
     undefined: Callable[[Tensor], Tensor] | None = None
     undefined_because: str = ""
     instead: str = ""
@@ -61,6 +63,12 @@ class PairScore:
         if self.saturated is None:
             return torch.zeros_like(values, dtype=torch.bool)
         return self.saturated(values, x, y)
+
+    def same_embeddings(self, x: Tensor, y: Tensor) -> Tensor:
+        """Which embeddings of x and y, (P,D) each, are the same for this score, up to rounding: (P,) of bool."""
+        if self.by_direction:
+            x, y = (side / torch.linalg.vector_norm(side, dim=1, keepdim=True) for side in (x, y))
+        return _same_embeddings(euclidean(x, y), x, y)
 
     def saturated_message(self, mask: Tensor, *, most: int = 12) -> str:
         """The warning that names the pairs of a mask (P,), at most the first few of them."""
@@ -168,11 +176,6 @@ def _same_embeddings(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return values.abs() <= math.sqrt(32 * torch.finfo(values.dtype).eps) * torch.maximum(*lengths)
 
 
-def same_embeddings(x: Tensor, y: Tensor) -> Tensor:
-    """Which embeddings of x and y, (P,D) each, are the same up to rounding: (P,) of bool."""
-    return _same_embeddings(euclidean(x, y), x, y)
-
-
 def _one(x: Tensor, y: Tensor) -> Tensor:
     return x.new_ones(len(x))
 
@@ -192,6 +195,7 @@ PAIR_SCORES: dict[str, PairScore] = Registry(
             positive=True,
             up_to_one=True,
             dot_divisor=_product_of_lengths,
+            by_direction=True,
             saturated=_cosine_at_its_limits,
             saturated_because="both embeddings point the same way or opposite ways, so the cosine is 1 or -1 and has "
             "no gradient",

@@ -371,7 +371,12 @@ class Trace:
     def _explain_signed(
         self, method: str, n: int | str, how: fuse.Fusion, lattice: str, refine: Refinement | None, sign: str
     ) -> Explanation:
-        """The Explanation with a sign: maps of the score and of the negated score, on one scale per block."""
+        """The Explanation with a sign: maps of the score and of the negated score, on one scale per block.
+
+        Raw maps are averaged over views and then scaled, so that the scale stays a raw value. A position of a larger
+        input is a smaller part of the image: each view's values are multiplied by its number of positions, relative to
+        the plain view's.
+        """
         fuse.check_sign(sign)
         method = self.default_method if method == BY_NETWORK else method
         if METHODS[method].kind == "pair":
@@ -383,27 +388,45 @@ class Trace:
                 f"Leave sign out, or use one of {able}; for pairs also {', '.join(methods_of('pair'))}."
             )
         names = self._layers(method, n)
-        seen: list[list[tuple[Tensor, Tensor, Tensor]]] = []
         with torch.no_grad(), without_autocast(self.scores):
-            for trace, mirrored in ((self, False), *self.views):
-                up = trace._sized_maps(method, names, self.provenance.size, mirrored, lattice)
-                down = trace.negated()._sized_maps(method, names, self.provenance.size, mirrored, lattice)
-                seen.append([fuse.one_scale(raises, lowers) for raises, lowers in zip(up, down, strict=True)])
-            parts = []  # of every block: what raises and what lowers the score, averaged over views, and the scales
-            for views in zip(*seen, strict=True):
-                ups, downs, scales = zip(*views, strict=True)
-                parts.append((torch.stack(ups).mean(dim=0), torch.stack(downs).mean(dim=0), scales[0]))
+            parts = []  # of every block: what raises and what lowers the score, on one scale, and this scale
+            sides = [self._mean_maps(method, names, lattice), self._mean_maps(method, names, lattice, negated=True)]
+            for raises, lowers in zip(*sides, strict=True):
+                parts.append(fuse.one_scale(raises, lowers))
             made = self._joined(parts, how, refine, sign, again=METHODS[method].kind == "attention")
         return self._explanation(method, names, how, made, lattice, refine, sign)
 
+    def _mean_maps(self, method: str, names: Sequence[str], lattice: str, *, negated: bool = False) -> list[Tensor]:
+        """The raw maps of each block, resized, and averaged over views: (R,H,W) each; one if layers are joined.
+
+        With `negated` they are those of the negated score.
+        """
+        views = []
+        for trace, mirrored in ((self, False), *self.views):
+            view = trace.negated() if negated else trace
+            views.append(view._sized_maps(method, names, self.provenance.size, mirrored, lattice))
+        return [
+            torch.stack([own * (positions / block[0][1]) for own, positions in block]).mean(dim=0)
+            for block in zip(*views, strict=True)
+        ]
+
     def _sized_maps(
         self, method: str, names: Sequence[str], size: tuple[int, int], mirrored: bool, lattice: str
-    ) -> list[Tensor]:
-        """The maps of each block in this view, resized and not normalised: (R,H,W) each; one if layers are joined."""
-        if METHODS[method].kind != "attention":
-            return [self._view_map(method, name, size, mirrored, lattice) for name in names]
-        raw = self._attention_raw(method, names)
-        return [fuse.resize(own.flip(2) if mirrored else own, size) for own in raw]
+    ) -> list[tuple[Tensor, int]]:
+        """The raw map of each block in this view, resized (R,H,W), and its number of positions; one for joined layers.
+
+        Values below zero, which a bicubic resize may give, count as zero.
+        """
+        if METHODS[method].kind == "attention":
+            raw = self._attention_raw(method, names)
+            sized = [fuse.resize(own.flip(2) if mirrored else own, size) for own in raw]
+            return [(own.clamp(min=0), part[0].numel()) for own, part in zip(sized, raw, strict=True)]
+        found = []
+        for name in names:
+            read = self._inputs(method, [name])[0][0]  # activations (R,C,h,w), or the pixels
+            map_ = self._view_map(method, name, size, mirrored, lattice)
+            found.append((map_.clamp(min=0), read.shape[-2] * read.shape[-1]))
+        return found
 
     def _joined(
         self,

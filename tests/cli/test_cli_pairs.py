@@ -231,6 +231,7 @@ REFUSED = (
     (["compare", "{x}", "--text", "a cat", "--links"], "--links needs two images, not a caption"),
     (["compare", "{x}", "--text", "a", "--text", "b", "--against", "c"], "--text names 2; give one."),
     (["compare", "{x}", "{y}", "--links", "--score", "euclidean"], "give --score one of cosine, dot."),
+    (["compare", "{x}", "{y}", "--links", "--method", "input_gradient"], "explains pixels, and links are made from"),
     (
         ["compare", "{x}", "{y}", "--links", "--baseline", "grey"],
         "--baseline grey: give one of auto, zeros, blank, average.",

@@ -207,8 +207,9 @@ def test_the_command(tmp_path: Path) -> None:
         "from pair_data import Hues\nfrom gamlens import Lens, Transform\n\n"
         "def build():\n    return Lens(Hues(), blocks=['features'], transform=Transform((64, 64)))\n"
     )
-    given = ["evaluate", "pairs", "--data", "table", "--root", table, "--model", f"{model}:build", "--methods", "gam",
-             "--n", "1", "--limit", "2", "--objects", "2", "--out", tmp_path / "run"]  # fmt: skip
+    common = ["evaluate", "pairs", "--data", "table", "--root", table, "--model", f"{model}:build", "--methods", "gam",
+              "--n", "1"]  # fmt: skip
+    given = [*common, "--limit", "2", "--objects", "2", "--out", tmp_path / "run"]
     found = invoke(*given, "--tests", "objects,partner")
     assert found.exit_code == 0, found.output
     assert "Shared object among several" in found.output
@@ -218,3 +219,10 @@ def test_the_command(tmp_path: Path) -> None:
         refused = invoke(*given, wrong)
         assert refused.exit_code != 0
         assert words in " ".join(refused.output.split())
+    cases = ["--cases", tmp_path / "run" / "cases.json"]
+    again = invoke(*common, "--tests", "objects,partner", *cases, "--out", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    rows = [read_rows(tmp_path / name)[1] for name in ("run", "again")]
+    assert values(rows[0]) == values(rows[1])
+    refused = invoke(*common, *cases, "--seed", "3", "--out", tmp_path / "no")
+    assert "--seed says how cases are drawn" in " ".join(refused.output.split())

@@ -16,7 +16,14 @@ from gamlens.data import Dataset, load
 from gamlens.evaluation.pair_tests import pair_measures
 from gamlens.evaluation.pair_tests.case_images import crop_window, load_case, patch_corners, quadrant_corners
 from gamlens.evaluation.pair_tests.occlusion import drop_map, occluded, windows
-from gamlens.evaluation.pair_tests.pair_cases import CopiedPatch, PairCase, cases_sha256, manifest_text, pair_cases
+from gamlens.evaluation.pair_tests.pair_cases import (
+    CopiedPatch,
+    PairCase,
+    cases_sha256,
+    manifest_text,
+    pair_cases,
+    read_cases,
+)
 from gamlens.evaluation.pair_tests.pair_explainers import PAIR_CONTROLS, PairExplainers, pair_rows, title_of_row
 from gamlens.evaluation.pair_tests.pair_measures import largest, masses, measure_patch, partner_change, pixel_auc
 from gamlens.evaluation.pair_tests.pair_plan import PATCHES, PHOTO_PAIRS, SCENES, PairPlan
@@ -85,6 +92,23 @@ def test_the_manifest_has_names_numbers_and_seeds(data: Dataset) -> None:
     assert {"name", "kind", "seed", "scenes"} <= found["cases"][1].keys()
 
 
+def test_cases_are_read_back(data: Dataset, tmp_path: Path) -> None:
+    plan = replace(PLAN, hold_out=3)
+    cases, file = pair_cases(data, plan), tmp_path / "cases.json"
+    file.write_text(manifest_text(data, plan, cases))
+    assert read_cases(file, data, plan) == cases
+    assert read_cases(file, data, replace(plan, tests=("patch",))) == of_kind(cases, PATCHES)
+    with pytest.raises(GamlensError, match=r"names the photo .*, which the data set .* does not have: "):
+        read_cases(file, replace(data, samples=data.samples[:1]), plan)
+    file.write_text(manifest_text(data, plan, of_kind(cases, PATCHES)))
+    with pytest.raises(GamlensError, match="has no photos, which the tests need"):
+        read_cases(file, data, plan)
+    for wrong in ("[]", '{"cases": [{"kind": "photos"}]}', '{"cases": [{"kind": "photos", "name": "a", "odd": 1}]}'):
+        file.write_text(wrong)
+        with pytest.raises(GamlensError, match="is no list of cases as gamlens evaluate pairs writes it"):
+            read_cases(file, data, plan)
+
+
 def test_only_kinds_that_are_tested_are_drawn_and_data_without_boxes_is_refused(data: Dataset) -> None:
     bare = replace(data, samples=tuple(replace(sample, boxes=(), size=None) for sample in data))
     some = pair_cases(bare, replace(PLAN, tests=("curves", "partner")))
@@ -111,6 +135,8 @@ def test_only_kinds_that_are_tested_are_drawn_and_data_without_boxes_is_refused(
         ({"objects": (2, 5)}, "1 to 4 objects"),
         ({"methods": ("gam", "gam")}, "'gam' is named twice"),
         ({"curves": 1}, "2 steps or more"),
+        ({"hold_out": 10, "limit": 1}, "every pair would be held out"),
+        ({"hold_out": 1}, "every pair would be held out"),
         ({"fill": "pink"}, "fill cannot be 'pink'"),
         ({"stride": 0.5}, "its stride at most as large"),
         ({"limit": 0}, "one case"),

@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from gamlens import GamlensError, Lens
+from gamlens.pairs import set_trace
+from gamlens.trace import Trace
 
 IMAGES = nets.images(4)
 
@@ -116,6 +118,32 @@ def test_an_image_may_have_two_roles(net: Lens) -> None:
     assert found.a.maps.any()
     with pytest.raises(GamlensError, match="give as many"):
         net.contrast(IMAGES[:3], IMAGES[:2], IMAGES[:1])
+
+
+def test_images_that_are_the_same_by_their_directions_have_no_contrast() -> None:
+    """A brighter copy has the same cosine with everything: what is left are rounding errors, not a map of them."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    several = Lens(net, blocks=["1"]).trace_set(torch.cat([IMAGES[:2], 3 * IMAGES[1:2]]).double())
+    with pytest.warns(match="flat"):
+        found = several.contrast(0, 1, 2, method="gam", n=1)
+    assert float(found.scores) == pytest.approx(0, abs=1e-12)
+    assert not found.x.maps.any()
+    assert several.contrast(0, 1, 2, method="gam", n=1, score="dot").x.maps.any()
+
+
+def test_contrasts_keep_the_rows_that_they_show(net: Lens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image against many: the gradients of all other images are dropped at once, not when all turns are done."""
+    kept: list[int] = []
+    joined = set_trace._joined
+
+    def count(traces: list[Trace], record: object) -> Trace:
+        kept.extend(len(gradient) for trace in traces for gradient in trace.gradients.values())
+        return joined(traces, record)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(set_trace, "_joined", count)
+    net.trace_set(IMAGES).contrast([0, 0], [1, 2], [3, 3], method="gam", n=1)
+    assert kept
+    assert set(kept) == {3}
 
 
 def test_a_group_is_the_mean_over_pairs(net: Lens) -> None:

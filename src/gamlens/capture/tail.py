@@ -6,8 +6,10 @@ before the block run on one image only, however many rows follow, and every laye
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +17,16 @@ import torch
 import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gamlens.capture.guard import ModelGuard, forward_error
 from gamlens.capture.hooks import TensorTap
 from gamlens.capture.layer_points import LayerPoint, TokenGrid
 from gamlens.errors import GamlensError
+
+# Forward-mode derivatives have one level, and attention one choice of kernels, for the whole process.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass(eq=False)
@@ -34,6 +41,7 @@ class NetworkTail:
         images: The images (B,C,H,W) of the forward that the tail belongs to.
         grid: If the block consists of tokens, which token lies where in the image.
         forwards: How many times the network was run so far.
+        row_bytes: The size of the largest tensor that the tail computes of one row, once `embed_measured` has run.
         repeats: Whether the blank image is repeated once per row, because the network remembers the number of images.
     """
 
@@ -44,6 +52,7 @@ class NetworkTail:
     images: Tensor
     grid: TokenGrid | None = None
     forwards: int = 0
+    row_bytes: int = 0
     repeats: bool = field(default=False, repr=False)
 
     @property
@@ -69,6 +78,11 @@ class NetworkTail:
         """The embeddings (N,D) of N rows of the block, laid out as in the network."""
         return self._embed(rows)
 
+    def embed_measured(self, row: Tensor) -> Tensor:
+        """The embedding (1,D) of one row (1,...), computed as `jvp` computes it; sets `row_bytes`."""
+        with _plain_attention():
+            return self._embed(row, measured=True)
+
     def jvp(self, rows: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
         """The embeddings (N,D), and how each changes along its tangent: the Jacobian at a row times the tangent.
 
@@ -77,8 +91,7 @@ class NetworkTail:
             tangents: The direction for each row, of the same shape.
         """
         try:
-            # Only the plain attention kernel has a forward-mode derivative.
-            with _plain_attention(), forward_mode.dual_level():
+            with _plain_attention(), forward_mode.dual_level(), _without_torch_warnings():
                 embedding = self._embed(forward_mode.make_dual(rows, tangents))  # type: ignore[no-untyped-call]
                 primal, tangent = forward_mode.unpack_dual(embedding)  # type: ignore[no-untyped-call]
                 primal = primal.clone()
@@ -89,11 +102,11 @@ class NetworkTail:
                 f"positions needs: {str(error).splitlines()[0]} Give Lens(embedding=...) a layer before it."
             ) from error
 
-    def _embed(self, rows: Tensor) -> Tensor:
+    def _embed(self, rows: Tensor, *, measured: bool = False) -> Tensor:
         count, problem = len(rows), None
         for repeats in (False, True) if not self.repeats else (True,):
             try:
-                found = self._embedded(rows, count if repeats else 1)
+                found = self._embedded(rows, count if repeats else 1, measured=measured)
             except (GamlensError, NotImplementedError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # noqa: BLE001 - a model may fail in any way if the number of images changes
@@ -107,19 +120,22 @@ class NetworkTail:
             raise forward_error(what, problem) from problem
         raise GamlensError(f"The model gave no embedding for {what}: name another block, or another embedding= layer.")
 
-    def _embedded(self, rows: Tensor, images: int) -> Tensor | None:
+    def _embedded(self, rows: Tensor, images: int, *, measured: bool = False) -> Tensor | None:
         """Run the network on `images` blank images, with `rows` in place of the block: the embedding that was read."""
         found: list[Tensor] = []
+        sizes = _LargestTensor()
 
         def take(point: LayerPoint, tensor: Tensor, in_place: bool) -> Tensor:
-            tensor = rows.clone() if point == self.point else tensor
+            if point == self.point:
+                tensor, sizes.bytes = rows.clone(), 0  # what came before does not grow with the rows
             if point == self.embedding:
                 found.append(tensor.clone())  # a later layer may write to it, such as a ReLU in place
             return tensor
 
         wanted = [self.point] if self.embedding is None else [self.point, self.embedding]
-        with self._held(take, wanted):
+        with self._held(take, wanted), sizes if measured else nullcontext():
             output = self._run(self.blank.repeat(images, 1, 1, 1))
+            self.row_bytes = max(self.row_bytes, sizes.bytes)
             return self.pick(output) if self.embedding is None else found[-1] if found else None
 
     @contextmanager
@@ -132,11 +148,36 @@ class NetworkTail:
         return self.guard.model(images)
 
 
+class _LargestTensor(TorchDispatchMode):
+    """Notes the size of the largest tensor that any operation returns, as `bytes`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        sizes = (own.numel() * own.element_size() for own in tree_leaves(found) if isinstance(own, Tensor))
+        self.bytes = max(self.bytes, *sizes, 0)
+        return found
+
+
+@contextmanager
+def _without_torch_warnings() -> Iterator[None]:
+    """Hide what PyTorch says of itself when it loads its forward-mode derivatives, which no user can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*torch\.jit.* is deprecated", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=r".*torch\.jit.* is deprecated", category=DeprecationWarning)
+        yield
+
+
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Compute attention by plain operations, each of which has a forward-mode derivative."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
+    """Compute attention by plain operations, each of which has a forward-mode derivative. One thread at a time."""
+    with _ONE_AT_A_TIME, ExitStack() as stack:
+        fast = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))

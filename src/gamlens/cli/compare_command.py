@@ -97,8 +97,9 @@ def compare(
         )
     sign = options.chosen_sign(sign, against=against, methods=[method])
     split = linking.chosen_links(
-        links=links, score=score, steps=steps, cells=cells, baseline=baseline, x_box=x_box, y_box=y_box, files=(a, b)
-    )
+        links=links, score=score, method=method, steps=steps, cells=cells, baseline=baseline, x_box=x_box, y_box=y_box,
+        files=(a, b),
+    )  # fmt: skip
     further = parse_views(views)
     _check_contrast(against, split=split is not None, views=bool(further), captions=text or (), method=method)
     refined = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=[method])

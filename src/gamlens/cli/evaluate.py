@@ -15,6 +15,7 @@ from gamlens.cli import options
 from gamlens.cli.common import command, exit_with_failures, lens_maker, make_lens
 from gamlens.cli.evaluate_pairs import (
     PAIR_HELP,
+    CasesFile,
     ObjectCounts,
     TestNames,
     WindowSide,
@@ -196,6 +197,7 @@ def evaluate(
     objects: ObjectCounts = ALL_COUNTS,
     window: WindowSide = PairPlan.window,
     stride: WindowStride = PairPlan.stride,
+    cases: CasesFile = None,
 ) -> dict[str, Any]:
     """Measure how good saliency maps are, on a data set.
 
@@ -223,7 +225,7 @@ def evaluate(
         with waiting("reading the data set"):
             photos = datasets.load(data, Path(os.path.realpath(root)), split=split)
         size = chunk if "chunk" in given else None
-        return evaluate_pairs(lens, photos, plan, out, chunk=size, fresh=fresh, workers=workers)
+        return evaluate_pairs(lens, photos, plan, out, given=cases, chunk=size, fresh=fresh, workers=workers)
     every, held_out = protocols.parse_hold_out(hold_out_)
     named_methods = split_names(methods)
     how = options.chosen_refinement(refine=refine, keep=keep, sharp=sharp, methods=named_methods)

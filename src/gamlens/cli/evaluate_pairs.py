@@ -14,7 +14,7 @@ from gamlens.cli.terminal import note, out_console, say, say_table
 from gamlens.cli.waiting import ItemProgress, steps, waiting
 from gamlens.data import Dataset
 from gamlens.evaluation.pair_tests import pair_texts as texts
-from gamlens.evaluation.pair_tests.pair_cases import pair_cases
+from gamlens.evaluation.pair_tests.pair_cases import pair_cases, read_cases
 from gamlens.evaluation.pair_tests.pair_explainers import PairExplainers
 from gamlens.evaluation.pair_tests.pair_numbers import PairResults, pair_results
 from gamlens.evaluation.pair_tests.pair_page import PAIRS_PAGE, write_pairs
@@ -44,7 +44,8 @@ COMMON = {
     *("seed", "hold_out_", "curves", "curve_background", "blur_kernel", "blur_sigma", "limit", "chunk", "workers"),
     *("fresh", "device", "json_"),
 }
-OWN = {"tests", "objects", "window", "stride"}
+DRAWING = {"seed", "objects", "limit", "hold_out_"}
+OWN = {"tests", "objects", "window", "stride", "cases"}
 PAIR_HELP = (
     f"'{PAIR_KIND}' tests explanations of pairs of images, on cases that are built from data with labels and boxes "
     f"({', '.join(PAIR_TESTS)}): see --tests"
@@ -74,6 +75,14 @@ WindowStride = Annotated[
     float, Option(help="With pairs: the step of that window, as a share of the input. Half of it takes 4 x as long.")
 ]
 
+CasesFile = Annotated[
+    Path | None,
+    Option(
+        help="With pairs: measure the cases of this file, the cases.json of another run, in place of drawing them.",
+        show_default=False,
+    ),
+]
+
 
 def given_options(context: Context) -> set[str]:
     """The parameters of a command that the user gave, by the names of the function's parameters."""
@@ -91,6 +100,8 @@ def check_options(kind: str, given: set[str]) -> None:
                 f"evaluate {PAIR_KIND} has no {_dashed(wrong[0])}{instead}: leave it out. It has "
                 f"{', '.join(_dashed(name) for name in sorted((COMMON | OWN) - {'kind'}))}."
             )
+        if "cases" in given and (drawing := sorted(given & DRAWING)):
+            raise GamlensError(f"{_dashed(drawing[0])} says how cases are drawn, and --cases names them: drop one.")
     elif wrong := sorted(given & OWN):
         raise GamlensError(
             f"{_dashed(wrong[0])} belongs to evaluate {PAIR_KIND}: leave it out, or measure {PAIR_KIND} in place of "
@@ -112,13 +123,24 @@ def chosen_plan(given: set[str], options: Mapping[str, Any], hold_out: str) -> P
 
 
 def evaluate_pairs(
-    lens: Lens, dataset: Dataset, plan: PairPlan, out: str, *, chunk: int | None, fresh: bool, workers: int | None
+    lens: Lens,
+    dataset: Dataset,
+    plan: PairPlan,
+    out: str,
+    *,
+    given: Path | None,
+    chunk: int | None,
+    fresh: bool,
+    workers: int | None,
 ) -> dict[str, Any]:
-    """Run the tests of pairs into the folder `out`, print their tables, and write its files."""
+    """Run the tests of pairs into the folder `out`, print their tables, and write its files.
+
+    The cases are those of the file `given`, or drawn.
+    """
     if "://" in out:
         raise GamlensError(f"evaluate {PAIR_KIND} writes a page: --out is a folder of this machine, found {out!r}.")
     with waiting("building the cases"):
-        cases = pair_cases(dataset, plan)
+        cases = pair_cases(dataset, plan) if given is None else read_cases(given, dataset, plan)
     with ItemProgress(f"{PAIR_KIND}, {plan.task}", len(cases)) as progress:
         done = run_pair_tests(
             lens, dataset, cases, plan, out, chunk=chunk or CASES_PER_FILE, fresh=fresh, workers=workers,

@@ -13,14 +13,14 @@ from gamlens import GamlensError
 from gamlens.cli.terminal import say, say_rows
 from gamlens.files import StagedFiles
 from gamlens.inputs.images import upright
-from gamlens.pairs.embedding_parts import AUTO_BASELINE, BASELINES
+from gamlens.methods import METHODS
+from gamlens.pairs.embedding_parts import AUTO_BASELINE, BASELINES, MOST_STEPS
 from gamlens.pairs.interactions import ELSEWHERE, Interactions, Link, RegionParts
-from gamlens.pairs.pair_trace import MOST_CELLS
+from gamlens.pairs.pair_trace import MOST_CELLS, USUAL_STEPS
 from gamlens.render import BoxCorners, is_marked_png, write_png
 from gamlens.scores import PAIR_SCORES
 
 LINKS_FILE = "links.png"
-USUAL_STEPS = 20
 
 LinksFlag = Annotated[
     bool,
@@ -35,6 +35,7 @@ StepCount = Annotated[
     Option(
         "--steps",
         min=1,
+        max=MOST_STEPS,
         help="With --links: the number of steps of the integral, for embeddings that are no average over places. More "
         f"steps make the gap smaller and take longer. By default {USUAL_STEPS}.",
         show_default=False,
@@ -89,6 +90,7 @@ def chosen_links(
     *,
     links: bool,
     score: str,
+    method: str,
     steps: int | None,
     cells: int | None,
     baseline: str | None,
@@ -101,6 +103,7 @@ def chosen_links(
     Args:
         links: Whether --links was given.
         score: The name of the pair score.
+        method: The name of the method of the maps.
         steps, cells, baseline, x_box, y_box: The other options; None if they were not given.
         files: Both image files, in which boxes must lie.
     """
@@ -114,6 +117,11 @@ def chosen_links(
     if not PAIR_SCORES[score].sums_over_positions:
         sums = ", ".join(name for name, entry in PAIR_SCORES.items() if entry.sums_over_positions)
         raise GamlensError(f"--links: the score {score} is no sum over pairs of places: give --score one of {sums}.")
+    if method in METHODS and METHODS[method].kind == "input":
+        raise GamlensError(
+            f"--links: {method} explains pixels, and links are made from blocks: give another --method, or leave out "
+            "--links."
+        )
     if baseline is not None and baseline not in BASELINES:
         raise GamlensError(f"--baseline {baseline}: give one of {', '.join(BASELINES)}.")
     return LinkOptions(

@@ -345,7 +345,7 @@ def show_cells(found: list[tables.Cell], *, brief: bool = False) -> None:
         items = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         errors = sum({cell.run: cell.errors for cell in mine}.values())
         header, lines = tables.tall(mine)
-        lines = [[cell.partition(" [")[0] if brief else cell for cell in line] for line in lines]
+        lines = [tuple(cell.partition(" [")[0] if brief else cell for cell in line) for line in lines]
         say_numbers(f"{name}: {items} items, {errors} errors", header, lines)
         if not brief:
             say(counts_note(mine))

@@ -35,11 +35,12 @@ from gamlens.fuse import at_least_float32
 ZEROS, BLANK, AVERAGE, AUTO_BASELINE = "zeros", "blank", "average", "auto"
 BASELINES = (AUTO_BASELINE, ZEROS, BLANK, AVERAGE)
 POOLING_TOLERANCE = 0.02  # how far an embedding may be from a multiple of the average, relative to its length
+MOST_STEPS = 1000
 PROBE_STEPS = 20  # the largest number of steps by which a baseline is chosen
 CLOSE_ENOUGH = 0.02  # how large a part of the change of an embedding the integral from zeros may miss
 TAIL_TOLERANCE = 0.02  # how far the tail's embedding of a block may be from the network's, relative to its length
-BYTES_AT_ONCE = 128 << 20  # how much memory the rows of a block that run together take, and their tangents as much
-BYTES_AT_ONCE_ON_GPU = 1 << 30
+BYTES_AT_ONCE = 128 << 20  # how large any tensor of the rows that run together is; its tangents take as much
+BYTES_AT_ONCE_ON_GPU = 4 << 30
 
 
 class CellLayout(NamedTuple):
@@ -99,7 +100,7 @@ def positions_of(block: Tensor, name: str, grid: TokenGrid | None, most: int | N
         height, width = grid.height, grid.width
     else:
         height, width = (block.shape[0], block.shape[1]) if last else (block.shape[1], block.shape[2])
-    rows, columns = (_overlaps(side, side if most is None else min(side, most)).to(block) for side in (height, width))
+    rows, columns = (overlaps(side, side if most is None else min(side, most)).to(block) for side in (height, width))
     cells, count = (len(rows), len(columns)), len(rows) * len(columns)
     masks = (rows[:, None, :, None] * columns[None, :, None, :]).view(count, height, width)
     if grid is None:
@@ -111,10 +112,10 @@ def positions_of(block: Tensor, name: str, grid: TokenGrid | None, most: int | N
     return CellLayout(cells, rows, columns, of_token.view(len(of_token), *block.shape[:-1], 1), -1)
 
 
-def _overlaps(positions: int, cells: int) -> Tensor:
+def overlaps(positions: int, cells: int) -> Tensor:
     """How much of each position lies in each cell along one side of an image, (cells,positions); columns add up to 1.
 
-    >>> _overlaps(3, 2)
+    >>> overlaps(3, 2)
     tensor([[1.0000, 0.5000, 0.0000],
             [0.0000, 0.5000, 1.0000]], dtype=torch.float64)
     """
@@ -189,7 +190,7 @@ def integrated_parts(
             the embedding in these steps (as with layers that normalise their input, which jump at 0), and then blank.
             The baseline "average" is given as a tensor, see `average_activation`.
     """
-    again = tail.embed(block[None])[0]
+    again = tail.embed_measured(block[None])[0]
     if float((again - embedding).norm()) > TAIL_TOLERANCE * float(embedding.norm()):
         raise GamlensError(
             f"The embedding does not follow from block {tail.point.name!r} alone: another part of the network is "
@@ -209,8 +210,8 @@ def integrated_parts(
 
 def check_steps(steps: int) -> None:
     """Raise an error unless `steps` is a number of steps of the integral."""
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= 1000:
-        raise GamlensError(f"steps={steps!r}: give a whole number from 1 to 1000.")
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS:
+        raise GamlensError(f"steps={steps!r}: give a whole number from 1 to {MOST_STEPS}.")
 
 
 def check_baseline(baseline: str | Tensor) -> None:
@@ -249,7 +250,8 @@ def _baseline(
 def _integral(tail: NetworkTail, start: Tensor, change: Tensor, masks: Tensor, steps: int) -> Tensor:
     """The integral of J(start + t change) (change * mask) over t from 0 to 1, for each of G masks: (G,D).
 
-    Rows of `steps` x G activations run through the tail, as many at once as fit into BYTES_AT_ONCE.
+    Rows of `steps` x G activations run through the tail: as many at once as keep every tensor below BYTES_AT_ONCE, and
+    half as many whenever the memory of the device does not suffice.
     """
     places, weights = np.polynomial.legendre.leggauss(steps)
     u = (places + 1) / 2
@@ -257,13 +259,21 @@ def _integral(tail: NetworkTail, start: Tensor, change: Tensor, masks: Tensor, s
     times, shares = (torch.from_numpy(numbers).to(precise) for numbers in (u**3, 3 * u**2 * weights / 2))
     groups = len(masks)
     memory = BYTES_AT_ONCE_ON_GPU if change.is_cuda else BYTES_AT_ONCE
-    at_once = max(1, memory // max(1, change.numel() * change.element_size()))
+    at_once = max(1, memory // max(1, change.numel() * change.element_size(), tail.row_bytes))
     total: Tensor | None = None
-    for first in range(0, steps * groups, at_once):
-        row = torch.arange(first, min(first + at_once, steps * groups), device=change.device)
+    first, count = 0, steps * groups
+    while first < count:
+        row = torch.arange(first, min(first + at_once, count), device=change.device)
         step, group = row // groups, row % groups
         t = times[step].to(change).view(-1, *[1] * change.ndim)
-        _, slope = tail.jvp(start + t * change, change * masks[group])
+        try:
+            _, slope = tail.jvp(start + t * change, change * masks[group])
+        except torch.OutOfMemoryError:
+            if len(row) == 1:
+                raise
+            at_once = len(row) // 2
+            continue
+        first += len(row)
         slope = at_least_float32(slope)
         total = slope.new_zeros(groups, slope.shape[1]) if total is None else total
         total.index_add_(0, group, slope * shares[step][:, None].to(slope))

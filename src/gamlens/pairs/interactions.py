@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from gamlens import boxes, fuse, render
 from gamlens.errors import GamlensError
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.pairs.embedding_parts import EmbeddingParts
+from gamlens.pairs.embedding_parts import EmbeddingParts, overlaps
 
 PairSide = Literal["x", "y"]
 Regions = Mapping[str, Any]  # {name: a box (x0,y0,x1,y1) in original pixels, or a mask (height,width) of bool}
@@ -39,7 +38,7 @@ class Link(NamedTuple):
     Attributes:
         x, y: The middle of the places, (x, y) in original pixels of each image.
         value: What they add, in units of the score; negative if they lower it.
-        share: `value` as a share of the score; 0 if the score is 0.
+        share: `value` as a share of the score's size, so that it has the sign of `value`; 0 if the score is 0.
         x_box, y_box: The places, (x0, y0, x1, y1) in original pixels.
     """
 
@@ -69,16 +68,17 @@ class RegionParts:
 
     @property
     def shares(self) -> Tensor:
-        """The values as shares of the score, (A+1,B+1); zeros if the score is 0."""
-        return self.values / self.score if self.score else torch.zeros_like(self.values)
+        """The values as shares of the score's size, with their own signs, (A+1,B+1); zeros if the score is 0."""
+        return self.values / abs(self.score) if self.score else torch.zeros_like(self.values)
 
     def sentences(self, most: int = 5) -> list[str]:
         """The largest parts in words, such as "dog matches dog: 71 % of the score"."""
         order = self.values.flatten().abs().argsort(descending=True, stable=True)[:most].tolist()
         width, shares = len(self.y_names), self.shares.flatten()
+        of = "the score" if self.score >= 0 else "the size of the negative score"
         return [
             f"{self.x_names[at // width]} {'matches' if shares[at] >= 0 else 'speaks against'} "
-            f"{self.y_names[at % width]}: {100 * float(shares[at]):.0f} % of the score"
+            f"{self.y_names[at % width]}: {100 * float(shares[at]):.0f} % of {of}"
             for at in order
         ]
 
@@ -226,7 +226,7 @@ class Interactions:
             ]
             box = (offset[1] + first, offset[0] + top, offset[1] + last, offset[0] + low)
             places += [self._original(side, (offset[1] + middle[1], offset[0] + middle[0])), self._original(side, box)]
-        share = value / self.score if self.score else 0.0
+        share = value / abs(self.score) if self.score else 0.0
         return Link(x=places[0], y=places[2], value=value, share=share, x_box=places[1], y_box=places[3])
 
     def _original(self, side: int, cells: tuple[float, ...]) -> tuple[float, ...]:
@@ -294,14 +294,14 @@ class Interactions:
 
     def _coverage(self, side: int, regions: Regions) -> Tensor:
         """Which part of each cell each region covers, and what is left: (A+1,h,w), which add up to 1 in every cell."""
-        frame, (rows, columns) = self.frames[side], self.matrix.shape[2 * side : 2 * side + 2]
+        frame, cells = self.frames[side], self.matrix.shape[2 * side : 2 * side + 2]
         masks = torch.zeros(len(regions), *frame.size, dtype=torch.float64)
         for number, (name, region) in enumerate(regions.items()):
             masks[number] = _mask_of(name, region, frame)
         masks /= masks.sum(dim=0).clamp(min=1)
-        covered = masks.new_zeros(0, rows, columns)
-        if regions:
-            covered = F.adaptive_avg_pool2d(masks[None], (rows, columns))[0]
+        shares = [overlaps(pixels, count) for pixels, count in zip(frame.size, cells, strict=True)]
+        rows, columns = (own / own.sum(dim=1, keepdim=True) for own in shares)  # means over the pixels of each cell
+        covered = torch.einsum("gy,ayx,kx->agk", rows, masks, columns)
         return torch.cat([covered, (1 - covered.sum(dim=0, keepdim=True))])
 
 

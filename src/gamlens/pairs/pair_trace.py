@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from gamlens.capture.forward import BY_NETWORK, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
 from gamlens.capture.nonblocking import Check, Checks, finite_score
 from gamlens.capture.tail import NetworkTail
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, warn
 from gamlens.explanation import NO_CLASS, PairExplanation
 from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.lattice import check_reading
@@ -45,6 +45,26 @@ from gamlens.refine import Refine
 from gamlens.trace import Provenance, Trace
 
 MOST_CELLS = 7  # into how many rows and columns of cells the positions of a block are grouped at most
+USUAL_STEPS = 20  # of the integral
+LARGEST_GAP = 0.05  # how much of the score the integral may miss without a warning
+
+
+class PairSplit(NamedTuple):
+    """Both embeddings of one pair as sums over places, from which its score is split.
+
+    Attributes:
+        parts: Of x and of y.
+        embeddings: Of x and of y, (D,) each.
+        divisor: d in score = <x, y> / d.
+        score: The score of the pair.
+        forwards: How many times the network was run for this.
+    """
+
+    parts: tuple[EmbeddingParts, EmbeddingParts]
+    embeddings: tuple[Tensor, Tensor]
+    divisor: Tensor
+    score: float
+    forwards: int
 
 
 @dataclass(eq=False)
@@ -300,19 +320,20 @@ class PairTrace:
             raise GamlensError(f"side= is 'x' or 'y', not {side!r}.")
         # Average pooling costs nothing at any number of positions, so they are not taken together.
         cells = None if self._is_pooled(pair) else MOST_CELLS
-        found = self.interactions(score=score, pair=pair, cells=cells)
-        found = found if side == "x" else found.swapped()
-        size = (found.matrix.shape[0], found.matrix.shape[1])
-        cell = correspondence.cell_of(point, found.frames[0], size)
+        split = self._split(pair, score, USUAL_STEPS, AUTO_BASELINE, cells)
+        here, there = (0, 1) if side == "x" else (1, 0)
+        own, other = split.parts[here].parts, split.parts[there].parts
+        size, seen = (own.shape[0], own.shape[1]), self.provenances[there]
+        cell = correspondence.cell_of(point, self.provenances[here].frames[pair], size)
         return Matches(
-            map=found.matrix[cell],
-            score=found.score,
+            map=other @ own[cell] / split.divisor,  # one row of the matrix of `interactions`
+            score=split.score,
             side=side,
             cell=cell,
             cells=size,
-            size=found.frames[1].size,
-            picture=found.pictures[1],
-            frame=found.frames[1],
+            size=seen.frames[pair].size,
+            picture=seen.pictures[pair],
+            frame=seen.frames[pair],
         )
 
     def interactions(
@@ -320,7 +341,7 @@ class PairTrace:
         *,
         score: str | scores.PairScoreFunction = "cosine",
         pair: int = 0,
-        steps: int = 20,
+        steps: int = USUAL_STEPS,
         baseline: str | Tensor = AUTO_BASELINE,
         cells: int | None = MOST_CELLS,
     ) -> Interactions:
@@ -350,6 +371,39 @@ class PairTrace:
             >>> parts.values.shape, parts.x_names
             (torch.Size([2, 2]), ('left', 'elsewhere'))
         """
+        check_baseline(baseline)
+        check_steps(steps)
+        if cells is not None and (not isinstance(cells, int) or isinstance(cells, bool) or cells < 1):
+            raise GamlensError(f"cells={cells!r}: give a whole number of rows and columns, or None for all positions.")
+        split = self._split(pair, score, steps, baseline, cells)
+        found = Interactions.from_parts(
+            *split.parts,
+            divisor=split.divisor,
+            score=split.score,
+            embeddings=split.embeddings,
+            steps=0 if split.parts[0].exact and split.parts[1].exact else steps,
+            forwards=split.forwards,
+            pictures=tuple(own.pictures[pair] for own in self.provenances),
+            frames=tuple(own.frames[pair] for own in self.provenances),
+            name=scores.score_name(score),
+        )
+        if abs(found.gap) > LARGEST_GAP * abs(found.score):
+            warn(
+                f"The parts of this score miss {found.gap:.3g} of {found.score:.3g}: the integral from the baseline "
+                f"{found.baseline!r} has not converged in {steps} steps. Give more steps=, or another baseline= "
+                f"({AUTO_BASELINE!r} avoids one from which the integral cannot start)."
+            )
+        return found
+
+    def _split(
+        self,
+        pair: int,
+        score: str | scores.PairScoreFunction,
+        steps: int,
+        baseline: str | Tensor,
+        cells: int | None,
+    ) -> PairSplit:
+        """Split both embeddings of a pair, and find by what a score divides their product."""
         entry = scores.find_pair_score(score)
         if entry.dot_divisor is None:
             sums = ", ".join(repr(name) for name, other in scores.PAIR_SCORES.items() if other.sums_over_positions)
@@ -357,25 +411,17 @@ class PairTrace:
                 f"The score {scores.score_name(score)!r} has no matches: it is no sum over pairs of positions (only a "
                 f"multiple of the dot product is one): use one of {sums}."
             )
-        check_baseline(baseline)
-        check_steps(steps)
-        if cells is not None and (not isinstance(cells, int) or isinstance(cells, bool) or cells < 1):
-            raise GamlensError(f"cells={cells!r}: give a whole number of rows and columns, or None for all positions.")
         with torch.no_grad(), without_autocast(self.embeddings[0]), outside_inference_mode():
-            e = [at_least_float32(own[self._pair_number(pair)].detach()) for own in self.embeddings]
-            for number, own in enumerate(e):
-                entry.require_defined(own[None], "xy"[number], (pair,))
+            x, y = (at_least_float32(own[self._pair_number(pair)].detach()) for own in self.embeddings)
+            for side, own in (("x", x), ("y", y)):
+                entry.require_defined(own[None], side, (pair,))
             parts, forwards = self._embedding_parts(pair, steps, baseline, cells)
-            return Interactions.from_parts(
-                *parts,
-                divisor=entry.dot_divisor(e[0][None], e[1][None])[0],
-                score=float(entry.fn(e[0][None], e[1][None])[0]),
-                embeddings=e,
-                steps=0 if parts[0].exact and parts[1].exact else steps,
+            return PairSplit(
+                parts=parts,
+                embeddings=(x, y),
+                divisor=entry.dot_divisor(x[None], y[None])[0],
+                score=float(entry.fn(x[None], y[None])[0]),
                 forwards=forwards,
-                pictures=tuple(own.pictures[pair] for own in self.provenances),
-                frames=tuple(own.frames[pair] for own in self.provenances),
-                name=scores.score_name(score),
             )
 
     def _pair_number(self, pair: int) -> int:
@@ -404,7 +450,8 @@ class PairTrace:
         self, pair: int, steps: int, baseline: str | Tensor, cells: int | None
     ) -> tuple[tuple[EmbeddingParts, EmbeddingParts], int]:
         """The parts of the embeddings of both images of a pair, and how many forwards they took. They are kept."""
-        key = (pair % len(self), steps, baseline if isinstance(baseline, str) else id(baseline), cells)
+        given = baseline if isinstance(baseline, str) else (id(baseline), baseline._version)  # changed in place?
+        key = (pair % len(self), steps, given, cells)
         with self._lock:
             if key not in self._parts:
                 made = [self._parts_of_side(side, pair, steps, baseline, cells) for side in (0, 1)]

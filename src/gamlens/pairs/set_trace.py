@@ -169,8 +169,9 @@ class SetTrace:
         with self._lock:
             if key not in self._traces:
                 provenance = self.provenance.scored_by(name)
-                made = [self._whole_trace(turn.relation, provenance) for turn in turns]
-                self._traces[key] = _gathered(made, [turn.images for turn in turns], self.record)
+                # Each turn gives gradients of all images; only the wanted rows are kept until the next one.
+                made = (_rows_of(self._whole_trace(turn.relation, provenance), turn.images) for turn in turns)
+                self._traces[key] = _joined(list(made), self.record)
             return self._traces[key]
 
     def _whole_trace(self, relation: Relation, provenance: Provenance) -> Trace:
@@ -218,12 +219,13 @@ def _contrast(
 ) -> Tensor:
     """The relation of P contrasts: (K,D), (K,D) -> (K,), zero for images that have none of the `roles`.
 
-    Where a and b are the same image, the contrast is zero, and x has no gradient rather than that of rounding errors.
+    Where a and b are the same for the score, the contrast is zero, and x has no gradient rather than that of rounding
+    errors.
     """
     values = own.new_zeros(len(own))
     if "x" in roles:
         difference = _steady(entry, own[x], fixed[a]) - _steady(entry, own[x], fixed[b])
-        same = scores.same_embeddings(fixed[a], fixed[b])
+        same = entry.same_embeddings(fixed[a], fixed[b])
         values = values.index_add(0, _places(x, own), torch.where(same, difference.detach() * 0, difference))
     if "a" in roles:
         values = values.index_add(0, _places(a, own), _steady(entry, fixed[x], own[a]))
@@ -251,32 +253,47 @@ def _places(numbers: list[int], like: Tensor) -> Tensor:
     return torch.tensor(numbers, device=like.device)
 
 
-def _gathered(traces: Sequence[Trace], rows: Sequence[list[int]], record: ForwardRecord) -> Trace:
-    """One Trace with the named rows of each of several Traces of the same forward."""
-    first, images = traces[0], [number for own in rows for number in own]
-    if len(traces) == 1 and images == list(first.image_of_row):
-        return first
+def _rows_of(trace: Trace, images: list[int]) -> Trace:
+    """The Trace of the named rows."""
+    if images == list(trace.image_of_row):
+        return trace
+    return _with_rows(trace, images, lambda own: own[0][_places(images, own[0])], [trace])
 
-    def joined(tensors: Sequence[Tensor]) -> Tensor:
-        return torch.cat([tensor[_places(own, tensor)] for tensor, own in zip(tensors, rows, strict=True)])
 
-    attention = first.attention
+def _joined(traces: Sequence[Trace], record: ForwardRecord) -> Trace:
+    """One Trace with the rows of several Traces of the same forward, one after the other."""
+    first = traces[0]
+    if len(traces) == 1:
+        return _checked(first, record)
+    images = [number for trace in traces for number in trace.image_of_row]
+    return _checked(_with_rows(first, images, torch.cat, traces), record)
+
+
+def _with_rows(
+    like: Trace, images: Sequence[int], made_of: Callable[[list[Tensor]], Tensor], traces: Sequence[Trace]
+) -> Trace:
+    """A Trace like another one whose rows belong to `images`; its tensors are made of those of some traces."""
+    attention = like.attention
     if attention is not None:
         parts = [trace.attention.gradients for trace in traces if trace.attention is not None]
         attention = replace(
             attention,
             gradients={
-                layer: {what: joined([part[layer][what] for part in parts]) for what in tensors}
+                layer: {what: made_of([part[layer][what] for part in parts]) for what in tensors}
                 for layer, tensors in attention.gradients.items()
             },
         )
-    values = joined([trace.scores for trace in traces])
     return replace(
-        first,
-        gradients={name: joined([trace.gradients[name] for trace in traces]) for name in first.gradients},
-        scores=values,
-        targets=joined([trace.targets for trace in traces]),
+        like,
+        gradients={name: made_of([trace.gradients[name] for trace in traces]) for name in like.gradients},
+        scores=made_of([trace.scores for trace in traces]),
+        targets=made_of([trace.targets for trace in traces]),
         image_of_row=tuple(images),
-        checks=record.checks.with_check(finite_score(values, len(images)), values.device),
         attention=attention,
     )
+
+
+def _checked(trace: Trace, record: ForwardRecord) -> Trace:
+    """The Trace with the checks of its forward and of its own scores."""
+    values = trace.scores
+    return replace(trace, checks=record.checks.with_check(finite_score(values, len(values)), values.device))

@@ -11,15 +11,18 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gamlens.data import Box, Dataset, Sample
-from gamlens.errors import GamlensError, warn
+from gamlens.data.reading import read_json
+from gamlens.errors import GamlensError, near, readable, reworded, warn
 from gamlens.evaluation.pair_tests.pair_plan import MOST_OBJECTS, PATCHES, PHOTO_PAIRS, SCENES, PairPlan
 
 LEAST_BOX = 24  # pixels: objects whose box has a shorter side are not put into scenes
 SMALLEST_PATCH, LARGEST_PATCH = 1 / 3, 1 / 2  # sides of the patch as shares of the input: 1/9 to 1/4 of its area
 PLACES_TRIED = 24  # where a patch could go in y; it goes where it overlaps least with its place in x
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 DRAWS_TRIED = 200  # for a photo that shows no class that was used already
 T = TypeVar("T")
 Place = tuple[float, float]  # (across, down), from 0 at the first to 1 at the last place
@@ -127,6 +130,34 @@ def manifest_text(dataset: Dataset, plan: PairPlan, cases: Sequence[PairCase]) -
     head = {"kind": "cases of the tests of pairs", "seed": plan.seed, "source": dataset.fingerprint()}
     lines = ",\n".join(f"    {json.dumps(_plain(case), ensure_ascii=False)}" for case in cases)
     return f'{json.dumps(head, ensure_ascii=False, indent=2)[:-2]},\n  "cases": [\n{lines}\n  ]\n}}\n'
+
+
+def read_cases(file: Path, dataset: Dataset, plan: PairPlan) -> list[PairCase]:
+    """The cases of a manifest, those that the plan's tests need. Every photo in them must be in the data set."""
+    found = read_json(file)
+    with reworded(f"{readable(str(file))!r} is no list of cases as gamlens evaluate pairs writes it", *MALFORMED):
+        cases = [_case(own) for own in found["cases"] if own["kind"] in plan.kinds]
+        names = {sample.name for sample in dataset}
+        photos = [name for case in cases for name in (*case.images, *(own.image for s in case.scenes for own in s))]
+    if lost := [name for name in photos if name not in names]:
+        raise GamlensError(
+            f"{readable(str(file))!r} names the photo {lost[0]!r}, which the data set {dataset.name!r} in "
+            f"{dataset.root!r} does not have: {near(lost[0], names)}"
+        )
+    if missing := [kind for kind in plan.kinds if kind not in {case.kind for case in cases}]:
+        raise GamlensError(f"{readable(str(file))!r} has no {missing[0]}, which the tests need: leave their tests out.")
+    return cases
+
+
+def _case(own: Mapping[str, Any]) -> PairCase:
+    """The case that `_plain` describes."""
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
+    given["scenes"] = tuple(
+        tuple(PlacedObject(**{**one, "box": tuple(one["box"])}) for one in scene) for scene in own.get("scenes", ())
+    )
+    if patch := own.get("patch"):
+        given["patch"] = CopiedPatch(patch["side"], tuple(patch["x_place"]), tuple(patch["y_place"]))
+    return PairCase(**given)
 
 
 def cases_sha256(cases: Sequence[PairCase]) -> str:

@@ -150,7 +150,7 @@ def _linked(maker: PairExplainers, ready: ReadyCase, explained: ExplainedPair) -
     key, found = list(explained.interactions.items())[-1]
     links = object_links(found, ready.truth)
     most = max(float(links.abs().max()), 1e-30)
-    score = found.score or 1.0
+    score = abs(found.score) or 1.0  # shares have the sign of what they are shares of
     order = links.flatten().argsort(descending=True, stable=True)[:LINKS_SHOWN].tolist()
     marks = []
     for i, j in ((at // links.shape[1], at % links.shape[1]) for at in order):

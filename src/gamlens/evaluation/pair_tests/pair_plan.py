@@ -84,6 +84,12 @@ class PairPlan:
             )
         if self.hold_out < 0:
             raise GamlensError(f"hold_out={self.hold_out}: give 0 to hold out nothing, or 10 for every tenth pair.")
+        if "boxes" in self.tests and self.hold_out and (self.hold_out == 1 or self.limit == 1):
+            raise GamlensError(
+                f"With hold_out={self.hold_out} and limit={self.limit} every pair would be held out to choose the "
+                "threshold of boxes on, and none be left to measure: give more pairs, another hold_out (0: none), or "
+                "leave the test 'boxes' out."
+            )
         if "curves" in self.tests and self.curves < 2:
             raise GamlensError(f"curves={self.curves}: give 2 steps or more, or leave the test 'curves' out.")
         for name in ("fill", "curve_background"):
