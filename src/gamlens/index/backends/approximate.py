@@ -160,7 +160,7 @@ class ApproximateSearch:
         usable = usable_rows(now, allowed)
         slots, values = nothing_found(len(wide), wanted)
         left = np.flatnonzero(~without_value(self._exact.entry, wide))
-        count = int(usable.sum())
+        count = int(np.count_nonzero(usable))
         candidates = max(FEWEST_CANDIDATES, CANDIDATES_PER_HIT * wanted) * len(usable) // max(1, count)
         while len(left) and candidates * RELATIVE_COST < count:
             full = np.zeros(len(left), bool)

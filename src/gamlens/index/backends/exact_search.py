@@ -103,7 +103,7 @@ class ExactSearch:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The `top` best of the usable rows, a mask (N,), for each query (Q,D)."""
         slots, values = nothing_found(len(queries), top)
-        chosen = np.flatnonzero(usable)
+        chosen = now.findable_slots if usable is now.findable else np.flatnonzero(usable)
         asking = np.flatnonzero(~without_value(self.entry, queries))
         columns = len(chosen) if are_copied(chosen, len(usable)) else len(usable)
         at_once = 1 if now.form is None else max(1, KEYS_AT_ONCE // max(1, columns))

@@ -39,6 +39,11 @@ class SearchedRows:
         return ~np.isnan(self.lengths)
 
     @cached_property
+    def findable_slots(self) -> Slots:
+        """The slots of these rows, ascending."""
+        return np.flatnonzero(self.findable)
+
+    @cached_property
     def kind(self) -> type[np.floating[Any]]:
         """The type in which products are computed: float32, unless a row is so long or short that it overflows."""
         return np.float64 if outside_float32(self.lengths) else np.float32
@@ -52,6 +57,17 @@ class SearchedRows:
             None if term is None else term(known) for term in (self.form.scale, self.form.offset, self.form.row_error)
         )
         return scale, offset, error
+
+    @cached_property
+    def _terms_by_type(self) -> dict[Any, tuple[NDArray[Any] | None, NDArray[Any] | None]]:
+        return {}
+
+    def terms_in(self, dtype: np.dtype[Any]) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """Scale and offset of each row in the type of the products; kept, since every search needs them."""
+        if dtype not in self._terms_by_type:
+            scale, offset = (None if term is None else term.astype(dtype) for term in self.key_terms[:2])
+            self._terms_by_type[dtype] = scale, offset
+        return self._terms_by_type[dtype]
 
 
 def usable_rows(now: SearchedRows, allowed: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
@@ -116,9 +132,8 @@ def _keys(
     for part in [slice(0, columns)] if plain else row_blocks(columns, now.vectors.shape[1]):
         block = now.vectors[usable[part]] if gathered else now.vectors[part]
         np.matmul(multiples, block.T.astype(multiples.dtype, copy=False), out=keys[:, part])
-    scale, offset, _ = (
-        None if term is None else (term[usable] if gathered else term).astype(multiples.dtype) for term in now.key_terms
-    )
+    terms = now.terms_in(multiples.dtype)
+    scale, offset = (None if term is None else term[usable] if gathered else term for term in terms)
     if scale is not None:
         keys *= scale
     if offset is not None:
