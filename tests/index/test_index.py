@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -11,17 +12,20 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import nets
 import numpy as np
 import pytest
 import torch
 from index_kit import SIZE, CountingLens, contents, embedded, photo, put, ranked
+from PIL import Image
 from torch import nn
 
 from gamlens import GamlensError, Lens, Transform
 from gamlens.errors import attempt
-from gamlens.index import writing
+from gamlens.index import building, writing
+from gamlens.index.building import contents_sha256
 from gamlens.index.index import Index
 
 HERE = Path(__file__).parents[1]
@@ -235,15 +239,73 @@ def test_a_moved_file_that_has_become_two(lens: CountingLens, tmp_path: Path, mo
 def test_swapped_files(lens: CountingLens, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     index = made(tmp_path, lens, 0, 1)
+    name_them(index)
     before = contents(index)
     os.rename(folder / "0.png", folder / "x")
     os.rename(folder / "1.png", folder / "0.png")
     os.rename(folder / "x", folder / "1.png")
     found = index.update()
-    assert (found.changed, found.forwards, len(index)) == (2, 0, 2)
+    assert (found.moved, found.changed, found.forwards, len(index)) == (2, 0, 0, 2)
     after = contents(index)
     assert after[str(folder / "0.png")] == before[str(folder / "1.png")]
     assert after[str(folder / "1.png")] == before[str(folder / "0.png")]
+    assert names(index) == {"0.png": "1.png", "1.png": "0.png"}
+
+
+def name_them(index: Index) -> None:
+    """Give each image a column with the name that its file has now."""
+    index.annotate({path: {"tag": Path(path).name} for path in contents(index)})
+
+
+def names(index: Index) -> dict[str, str | None]:
+    """That column of each image, by the name of its file."""
+    return {Path(path).name: tag for path, (_, tag) in tags_now(index).items()}
+
+
+def test_renumbered_files(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is deleted, and all others get the number before theirs, over many commits."""
+    monkeypatch.setattr(writing, "COMMIT_EVERY", 2)
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, *range(8), activations=True)
+    name_them(index)
+    before = contents(index)
+    for number in range(1, 8):
+        os.replace(folder / f"{number}.png", folder / f"{number - 1}.png")
+    found = index.update(batch_size=1)
+    assert (found.moved, found.removed, found.added, found.changed, found.forwards) == (7, 1, 0, 0, 0)
+    assert names(index) == {f"{number}.png": f"{number + 1}.png" for number in range(7)}
+    assert all(contents(index)[str(folder / f"{n}.png")] == before[str(folder / f"{n + 1}.png")] for n in range(7))
+    assert index.check() == []
+
+
+def test_a_new_file_in_the_place_of_a_renamed_one(lens: CountingLens, tmp_path: Path) -> None:
+    """What was renamed keeps its columns, and the new file has none; it may even be one that cannot be read."""
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, 0, 1, 2)
+    name_them(index)
+    for number in (0, 1):
+        os.rename(folder / f"{number}.png", folder / f"z{number}.png")
+    photo(50).save(folder / "0.png")
+    (folder / "1.png").write_text("no image")
+    found = index.update()
+    assert (found.moved, found.added, found.changed, found.forwards, len(found.bad)) == (2, 1, 0, 1, 1)
+    assert names(index) == {"z0.png": "0.png", "z1.png": "1.png", "2.png": "2.png", "0.png": None}
+
+
+def test_files_that_are_looked_at_again_are_read_once(
+    lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = made(tmp_path, lens, *range(4))
+    read: list[str] = []
+
+    def noted(path: str) -> str:
+        read.append(path)
+        return contents_sha256(path)
+
+    for module in (building, writing):
+        monkeypatch.setattr(module, "contents_sha256", noted)
+    assert index.update(recheck=True).unchanged == 4
+    assert len(read) == len(set(read)) == 4
 
 
 def test_files_that_cannot_be_read(lens: CountingLens, tmp_path: Path) -> None:
@@ -253,22 +315,55 @@ def test_files_that_cannot_be_read(lens: CountingLens, tmp_path: Path) -> None:
     (folder / "empty.png").touch()
     os.mkfifo(folder / "pipe.png")
     index = Index.create(tmp_path / "i", lens)
-    found = index.add([folder, tmp_path / "missing.png", "nul\0.png", "lone\ud800.png"])
+    found = index.add([folder])
     assert found.added == 2
-    assert sorted(Path(path).name for path in found.bad) == sorted(
-        ["empty.png", "lone\ud800.png", "missing.png", "nul\0.png", "pipe.png", "text.png"]
-    )
+    assert sorted(Path(path).name for path in found.bad) == ["empty.png", "pipe.png", "text.png"]
     assert index.catalogue.bad().keys() == found.bad.keys()
     assert index.info()["images"] == 2
     lens.forwards()
-    assert index.update().bad == {str(folder / "pipe.png"): index.catalogue.bad()[str(folder / "pipe.png")]} or True
-    assert lens.forwards() == 0
+    assert (index.update().bad, lens.forwards()) == ({}, 0)
     photo(2).save(folder / "text.png")
     (folder / "0.png").write_text("no image any more")
     found = index.update()
     assert (found.added, list(found.bad)) == (1, [str(folder / "0.png")])
     assert sorted(Path(path).name for path in contents(index)) == ["1.png", "text.png"]
     assert {Path(path).name for path in index.catalogue.bad()} == {"0.png", "empty.png", "pipe.png"}
+
+
+def test_a_file_that_the_disk_does_not_give_is_tried_again(
+    lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network that fails for a moment. An image that was there before stays with its columns."""
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, 0, 1)
+    name_them(index)
+    put(folder, 7)
+    photo(20).save(folder / "0.png")
+
+    def fails(path: str, *words: Any) -> Any:
+        if str(path).endswith(("7.png", "0.png")):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return open(path, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "open", fails, raising=False)
+        for _ in range(2):  # each update tries it, and says so
+            found = index.update()
+            assert sorted(Path(path).name for path in found.bad) == ["0.png", "7.png"]
+            assert all("Input/output error" in reason for reason in found.bad.values())
+        assert [Path(path).name for path in index.catalogue.bad()] == ["7.png"]
+        assert names(index) == {"0.png": "0.png", "1.png": "1.png"}
+    found = index.update()
+    assert (found.added, found.changed, found.bad, index.catalogue.bad()) == (1, 1, {}, {})
+    assert names(index) == {"0.png": "0.png", "1.png": "1.png", "7.png": None}
+
+
+def test_hidden_files_are_no_images(lens: CountingLens, tmp_path: Path) -> None:
+    """macOS puts them beside the images on disks of other systems."""
+    put(tmp_path / "photos", 0)
+    (tmp_path / "photos" / "._0.png").write_bytes(b"\0\5\x16\7Mac OS X")
+    index = made(tmp_path, lens, 0)
+    assert (len(index), index.catalogue.bad()) == (1, {})
 
 
 def test_names_that_are_no_utf8(lens: CountingLens, tmp_path: Path) -> None:
@@ -347,6 +442,43 @@ def test_an_index_that_moved_with_its_photos(lens: CountingLens, tmp_path: Path,
         assert index.update().added == 1
 
 
+@pytest.mark.parametrize("named", ["old", "new"])
+def test_an_index_that_moved_is_changed_by_old_and_new_paths(lens: CountingLens, tmp_path: Path, named: str) -> None:
+    """Every change writes the new paths first; paths from before, such as those of hits, are understood, too."""
+    for change in ("annotate", "remove"):
+        place = tmp_path / change
+        made(place / "old", lens, 0, 1).close()
+        os.rename(place / "old", place / "new")
+        path = place / named / "photos" / "0.png"
+        with Index.open(place / "new" / "shop.gamlens", lens) as index:
+            if change == "remove":
+                assert index.remove(path).removed == 1
+            else:
+                assert index.annotate({str(path): {"price": 1}}) == 1
+                (hit,) = index.search(photo(1), where="price = 1")
+                assert hit.path == str(place / "new" / "photos" / "0.png")
+            where = f"image.path like '{place}/new/photos/%'"
+            assert index.search(photo(1), where=where).searched == len(index) == 1 + (change == "annotate")
+
+
+def test_two_moves_and_a_compaction(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "FEW_HOLES", 2)
+    made(tmp_path / "one", lens, *range(8)).close()
+    os.rename(tmp_path / "one", tmp_path / "two")
+    with Index.open(tmp_path / "two" / "shop.gamlens", lens) as index:
+        for number in range(5):
+            (tmp_path / "two" / "photos" / f"{number}.png").unlink()
+        assert index.update().removed == 5
+        settings = index.catalogue.settings()
+        assert (settings["generation"], settings["place"]) == (2, str(tmp_path / "two" / "shop.gamlens"))
+    (tmp_path / "deep").mkdir()
+    os.rename(tmp_path / "two", tmp_path / "deep" / "three")
+    with Index.open(tmp_path / "deep" / "three" / "shop.gamlens", lens) as index:
+        assert index.search(photo(6))[0].file == str(tmp_path / "deep" / "three" / "photos" / "6.png")
+        found = index.update()
+        assert (found.missing, found.unchanged, len(index)) == ((), 3, 3)
+
+
 def test_photos_that_were_added_again_at_their_new_place(lens: CountingLens, tmp_path: Path) -> None:
     """`update` after `add`: an image that is there already is not moved onto."""
     put(tmp_path / "old" / "photos", 0, 1)
@@ -372,6 +504,44 @@ def others() -> dict[str, Lens]:
         "precision": Lens(nets.small().float(), transform=Transform((SIZE, SIZE)), precision="bf16"),
         "embedding": Lens(nets.small().float(), transform=Transform((SIZE, SIZE)), embedding="fc"),
     }
+
+
+def plain_input(image: Image.Image) -> torch.Tensor:
+    return Transform((SIZE, SIZE))(image)[0]
+
+
+@pytest.mark.filterwarnings("ignore:The transform's function is not understood")
+def test_another_function_as_preprocessing_is_refused(tmp_path: Path) -> None:
+    """An index of an earlier version, which does not say what its function does, takes any."""
+
+    def lens_of(transform: Any) -> Lens:
+        return Lens(nets.small().float(), transform=transform)
+
+    made(tmp_path, lens_of(plain_input), 0).close()
+    Index.open(tmp_path / "shop.gamlens", lens_of(lambda image: plain_input(image))).close()
+    others = [
+        lambda image: -plain_input(image),
+        lambda image: plain_input(image).flip(-1),
+        lambda image: Transform((SIZE, SIZE + 16))(image)[0],
+        lambda image: Transform((SIZE, SIZE), mode="crop", short=SIZE + 8)(image)[0],
+    ]
+    for transform in others:
+        with pytest.raises(GamlensError, match="another preprocessing sha256"):
+            Index.open(tmp_path / "shop.gamlens", lens_of(transform))
+    with Index.open(tmp_path / "shop.gamlens") as index, index.catalogue.transaction() as run:
+        known = {name: value for name, value in index.identity.items() if name != "preprocessing_sha256"}
+        index.catalogue.set(run, {"identity": known})
+    Index.open(tmp_path / "shop.gamlens", lens_of(others[0])).close()
+
+
+@pytest.mark.filterwarnings("ignore:The transform's function is not understood")
+def test_a_function_that_draws_lots_is_no_other_one_each_time(tmp_path: Path) -> None:
+    def noisy(image: Image.Image) -> torch.Tensor:
+        return plain_input(image) + torch.rand(1)
+
+    lens = Lens(nets.small().float(), transform=noisy)
+    made(tmp_path, lens, 0).close()
+    Index.open(tmp_path / "shop.gamlens", lens).close()
 
 
 @pytest.mark.parametrize("what", ["weights", "preprocessing", "block", "precision", "embedding"])
@@ -445,6 +615,29 @@ def test_compaction_keeps_everything(lens: CountingLens, tmp_path: Path, monkeyp
         reader.explain(hits)
     put(folder, 20)
     assert index.update().added == 1 + 4 * 0 + len([path for path in gone if Path(path).exists()])
+
+
+def test_a_file_of_the_user_is_left_alone(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, 0, 1)
+    own = ["holiday-2019.bin", "vectors-2.f32.bak", "my-vectors-2.f32", "vectors-02.f32", "vectors-2.bin", "x-3.ann"]
+    leftovers = ["vectors-2.f32", "activations-7.bin", "usearch-2.ann", "faiss-3.ann"]
+    for name in (*own, *leftovers):
+        (index.folder / name).touch()
+    index.remove(tmp_path / "photos" / "0.png")
+    assert sorted(file.name for file in index.folder.iterdir()) == sorted(["catalogue.sqlite", "vectors-1.f32", *own])
+
+
+def test_numbers_of_numpy(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, 0, 1, 2)
+    path = str(tmp_path / "photos" / "1.png")
+    index.annotate({path: {"a": np.int64(7), "b": np.float32(0.5), "c": np.bool_(True), "d": np.str_("x")}})
+    (hit,) = index.search(photo(0), top=np.int64(2), where="a = 7")
+    assert (hit.path, dict(hit.metadata)) == (path, {"a": 7, "b": 0.5, "c": 1, "d": "x"})
+    assert index.add(tmp_path / "photos", batch_size=np.int32(2), recheck=True).unchanged == 3
+    with pytest.raises(GamlensError, match="is a date"):
+        index.annotate({path: {"when": np.datetime64("2020-01-01")}})
+    with pytest.raises(GamlensError, match="top="):
+        index.search(photo(0), top=np.bool_(True))
 
 
 def test_compaction_between_a_search_and_its_rows(
@@ -666,6 +859,9 @@ def test_wrong_arguments(lens: CountingLens, tmp_path: Path) -> None:
         (lambda: index.gallery([999]), "Row 999"),
         (lambda: index.picture_of(999), "Row 999"),
         (lambda: index.add(tmp_path / "none*"), "Nothing matches"),
+        (lambda: index.add(tmp_path / "typo"), "There is no file or folder"),
+        (lambda: index.add([tmp_path / "photos", "typo", "nul\0.png", "lone\ud800.png"]), "2 more paths do not exist"),
+        (lambda: index.add_on_cluster("typo", lambda: lens), "There is no file or folder"),
         (lambda: index.add(photo(0)), "give paths"),
         (lambda: index.add(tmp_path / "photos", batch_size=0), "batch_size=0"),
         (lambda: index.add(tmp_path / "photos", workers=0, recheck=True), "workers=0"),
@@ -698,6 +894,7 @@ def test_wrong_arguments(lens: CountingLens, tmp_path: Path) -> None:
         assert message in str(found), number
     assert not (tmp_path / "x").exists()
     assert (len(index), index.check(), index.catalogue.columns()) == (2, [], [])
+    assert index.sources() == [str(tmp_path / "photos")]
 
 
 def test_columns_of_any_name(lens: CountingLens, tmp_path: Path) -> None:
@@ -720,7 +917,9 @@ def test_random_changes_are_followed(lens: CountingLens, tmp_path: Path, monkeyp
     draw = random.Random(0)
     folder = tmp_path / "photos"
     index = made(tmp_path, lens, *range(5), activations=True)
-    for turn in range(12):
+    index.annotate({path: {"tag": path} for path in contents(index)})
+    for turn in range(30):
+        tags = tags_now(index)
         names = sorted(path.name for path in folder.iterdir())
         for _ in range(draw.randint(1, 4)):
             old, new = draw.choice(names), f"{draw.randrange(10)}.png"
@@ -746,5 +945,33 @@ def test_random_changes_are_followed(lens: CountingLens, tmp_path: Path, monkeyp
         for path, vector in zip(files, fresh, strict=True):
             np.testing.assert_allclose(np.frombuffer(kept[path][:128], "<f4"), vector, atol=1e-5)
         assert index.check() == []
+        check_tags(tags, tags_now(index), turn)
+        untagged = [path for path, (_, tag) in tags_now(index).items() if tag is None]
+        index.annotate({path: {"tag": f"{turn} {path}"} for path in untagged})
         again = index.update()
         assert (again.unchanged, again.forwards, str(again)) == (len(files), 0, f"{len(files)} unchanged")
+
+
+def tags_now(index: Index) -> dict[str, tuple[str, Any]]:
+    """The sha256 of the contents, and the column `tag`, of each image by its path."""
+    images = list(index.catalogue.images().values())
+    known = index.catalogue.metadata([image.slot for image in images])
+    return {image.path: (image.sha256, known.get(image.slot, {}).get("tag")) for image in images}
+
+
+def check_tags(old: dict[str, tuple[str, Any]], new: dict[str, tuple[str, Any]], turn: int) -> None:
+    """Columns go with contents wherever these are at another path now, and else stay with the path."""
+    found = {tag: path for path, (_, tag) in new.items() if tag is not None}
+    assert len(found) == sum(tag is not None for _, tag in new.values()), turn
+    stays = {path for path in new if path in old and old[path][0] == new[path][0]}
+    assert all(new[path][1] == old[path][1] for path in stays), turn
+    moved = set()
+    for digest in {digest for digest, _ in new.values()}:
+        lost = {tag for path, (other, tag) in old.items() if other == digest and path not in stays}
+        free = {path for path, (other, _) in new.items() if other == digest and path not in stays}
+        taken = {path for path in free if new[path][1] in lost}
+        assert len(taken) == min(len(lost), len(free)), turn
+        moved |= taken
+    for path in new.keys() - stays - moved:
+        kept = path in old and found.get(old[path][1]) in (None, path)
+        assert new[path][1] == (old[path][1] if kept else None), turn

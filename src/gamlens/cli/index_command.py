@@ -19,7 +19,7 @@ from gamlens.index.backends import BACKENDS
 from gamlens.index.catalogue import CATALOGUE, OWN_COLUMNS
 from gamlens.index.changes import IndexChanges
 from gamlens.index.hits import Hit
-from gamlens.index.image_listing import absolute, find_images
+from gamlens.index.image_listing import absolute, check_there, find_images
 from gamlens.index.index import INDEX_SUFFIX, Index
 from gamlens.index.metadata_table import mixed_columns, read_metadata
 from gamlens.index.snapshot import AUTO_BACKEND
@@ -116,6 +116,7 @@ def add(
         raise GamlensError(f"There is no index {str(to)!r} yet: name images or folders to add.")
     if meta is not None:
         read_metadata(meta, [])  # finds mistakes before images are embedded
+    check_there(places or [])
     found = find_images(places, skip=to) if places else []
     if exists:
         asked = {"--activations": activations, "--score": score != DEFAULT_SCORE, "--backend": backend != AUTO_BACKEND}
@@ -131,6 +132,8 @@ def add(
         )  # fmt: skip
     with index:
         changes = IndexChanges()
+        if meta is not None:
+            read_metadata(meta, [], index.catalogue.kinds())  # these, too
         if places:
             with ItemProgress("embedding", len(found)) as progress:
                 progress(0, 0)
@@ -144,7 +147,9 @@ def add(
                     )
                     changes = index.add_on_cluster(places, make, address=address, workers=workers, **how)
         if meta is not None:
-            rows, unmatched = read_metadata(meta, [image.path for image in index.catalogue.images().values()])
+            index.follow_move()
+            paths = [image.path for image in index.catalogue.images().values()]
+            rows, unmatched = read_metadata(meta, paths, index.catalogue.kinds())
             changes = changes.joined(IndexChanges(annotated=index.annotate(rows)))
             for column, cell in mixed_columns(meta):
                 note(f"The column {column} is text, because not all of its cells are numbers: {cell!r:.40}.")

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gamlens import METHODS, GamlensError, render
-from gamlens.cli.terminal import note, say, say_rows
+from gamlens.cli.common import exit_with_failures
+from gamlens.cli.terminal import note, say, say_rows, tell
 from gamlens.cli.waiting import ItemProgress, waiting
+from gamlens.errors import attempt
 from gamlens.files import claimed
 from gamlens.index.catalogue import CATALOGUE
 from gamlens.index.hits import Hits
@@ -18,6 +20,7 @@ from gamlens.report import search as work
 from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign
 
 HITS_EXPLAINED = 50  # hits of a query that the page explains
+ERRORS_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,12 @@ class IndexQueries:
     box: tuple[float, ...] | None
     point: tuple[float, ...] | None
 
-    def made(self, index: Index, refine: Any) -> list[Query]:
-        """The queries, by a forward of each image."""
+    def made(self, index: Index, refine: Any) -> list[Query | GamlensError]:
+        """The queries, by a forward of each image.
+
+        Of several files, one that cannot be a query is an error in its place. If none can be one, the first error is
+        raised.
+        """
         region = self.box or self.point
         if not self.files and self.text is None:
             raise GamlensError("Name an image to search for, such as photo.jpg, or give --text.")
@@ -45,8 +52,15 @@ class IndexQueries:
             return [combined_query(more, minus, score=index.score)]
         box: Any = self.box
         point: Any = self.point
-        first = [index.query(file, box=box, point=point, refine=refine) for file in self.files]
-        return [combined_query([one, *more], minus, score=index.score) for one in first]
+
+        def one(file: str) -> Query:
+            first = index.query(file, box=box, point=point, refine=refine)
+            return combined_query([first, *more], minus, score=index.score)
+
+        found = [attempt(one, file) for file in self.files]
+        if len(errors := [query for query in found if isinstance(query, GamlensError)]) == len(found):
+            raise errors[0]
+        return found
 
 
 def is_index(places: Sequence[str]) -> bool:
@@ -81,22 +95,30 @@ def search_in_index(
     maps: bool,
     out: Path,
 ) -> list[dict[str, Any]]:
-    """Search an index and print the hits; with `explain`, write a page with both maps of each. Returns the hits."""
+    """Search an index and print the hits; with `explain`, write a page with both maps of each. Returns the hits.
+
+    Of several queries, one that cannot be read or finds nothing is told, and the command fails at its end.
+    """
     with waiting("searching"):
-        queries = asked.made(index, how.refine if explain else False)
+        made = asked.made(index, how.refine if explain else False)
+    queries = [query for query in made if isinstance(query, Query)]
+    unread = [query for query in made if isinstance(query, GamlensError)]
     if explain and any(not query.sides for query in queries):
         raise GamlensError(
             "A caption alone has no map beside a match: leave out --explain, or add an image with --plus."
         )
     with waiting("searching"):
         found = [index.search(query, top=how.top, where=where, with_self=how.with_self) for query in queries]
-    for hits in found:
-        if not hits:
-            raise GamlensError(work.no_match(hits.query.title, where, hits.left_out))
+    empty = [GamlensError(work.no_match(hits.query.title, where, hits.left_out)) for hits in found if not hits]
+    found = [hits for hits in found if hits]
+    if not found:
+        raise [*unread, *empty][0]
+    for error in [*unread, *empty][:ERRORS_NAMED]:
+        tell("error", str(error), "bold red")
     page: Path | None = None
     records = [{"query": hits.query.title, **work.hits_record(hits)} for hits in found]
     if explain:
-        with claimed(out), ItemProgress("explaining", len(queries)) as progress:
+        with claimed(out), ItemProgress("explaining", len(found)) as progress:
             progress(0, 0)
             answers = []
             for answer in work.explained_queries(index, found, how, out=out, maps=maps, limit=HITS_EXPLAINED):
@@ -115,6 +137,9 @@ def search_in_index(
         say("--explain shows on a page why they were found.")
     if page:
         say(f"Pictures are in {out}; open {page}")
+    failed = {"could not be read": len(unread), "found nothing": len(empty)}
+    if said := " and ".join(f"{count} of {len(made)} queries {what}" for what, count in failed.items() if count):
+        exit_with_failures(f"{said}.", records)
     return records
 
 

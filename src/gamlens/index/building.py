@@ -35,6 +35,8 @@ NO_FILE = FileState(-1, 0)
 READ_AT_ONCE = 1 << 20
 FORWARD_METHOD = "vdsn"  # reads the last block and no gradient, so that no graph is made
 KnownContents = Callable[[Sequence[str]], Mapping[str, Sequence[IndexedImage]]]
+KnownHashes = Mapping[tuple[str, FileState], str]  # sha256 of files by their paths and states
+NO_HASHES: KnownHashes = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,11 @@ class EmbeddedFile:
 
 @dataclass(frozen=True)
 class BadFile:
-    """A file that cannot be read, and why."""
+    """A file that cannot be read, and why.
+
+    Its state is NO_FILE if the disk did not give its contents, so that it differs from that of any file: it is read
+    again at every change.
+    """
 
     path: str
     state: FileState
@@ -108,6 +114,7 @@ def embed_files(
     paths: Sequence[str],
     known: KnownContents,
     *,
+    hashes: KnownHashes = NO_HASHES,
     blocks: bool,
     batch_size: int,
     workers: int | None = None,
@@ -118,12 +125,13 @@ def embed_files(
         lens: The model.
         paths: The files.
         known: sha256 of contents -> what is known of them, for those that are.
+        hashes: The sha256 of files that were read already.
         blocks: Whether activations of the last block are kept, too.
         batch_size: How many files are read, and run, at once.
         workers: How many threads read files.
     """
     groups = grouped(paths, batch_size)
-    for _, loaded in prefetch(partial(load_files, lens, known), groups, workers=workers):
+    for _, loaded in prefetch(partial(load_files, lens, known, hashes=hashes), groups, workers=workers):
         yield embedded_files(lens, loaded, blocks=blocks)
 
 
@@ -142,15 +150,17 @@ def embed_batch(lens: Lens, ready: ModelInput, *, blocks: bool) -> tuple[Array, 
     return vectors, last.detach().half().cpu().numpy()
 
 
-def load_files(lens: Lens, known: KnownContents, paths: list[str]) -> LoadedFiles:
+def load_files(lens: Lens, known: KnownContents, paths: list[str], *, hashes: KnownHashes = NO_HASHES) -> LoadedFiles:
     """Hash a group of files, and decode those whose contents are not known. Called in threads."""
     found, inputs = LoadedFiles(None), []
     hashed: list[tuple[str, FileState, str]] = []
     for path in paths:
         state = file_state(path)
-        digest = attempt(contents_sha256, path)
+        seen = hashes.get((path, state))
+        digest = seen if seen else attempt(contents_sha256, path)
         if isinstance(digest, GamlensError):
-            found.others.append(BadFile(path, state, str(digest)))
+            unread = isinstance(digest.__cause__, OSError)  # the fault of the disk or network, perhaps for now
+            found.others.append(BadFile(path, NO_FILE if unread else state, str(digest)))
         else:
             hashed.append((path, state, digest))
     there = known([digest for _, _, digest in hashed])

@@ -355,12 +355,18 @@ class Catalogue:
 
     @staticmethod
     def move(run: sqlite3.Connection, moved: Mapping[str, tuple[str, FileState]]) -> None:
-        """Give images other paths, in a transaction: {old path: (new path, state)}. Metadata stays with them."""
-        for old, (new, state) in moved.items():
+        """Give images other paths, in a transaction: {old path: (new path, state)}. Metadata stays with them.
+
+        Images may change places with each other, so each has its number as its path in between.
+        """
+        ids = [run.execute("SELECT id FROM images WHERE path = ?", (_stored(old),)).fetchone() for old in moved]
+        for found in filter(None, ids):
+            run.execute("UPDATE images SET path = id WHERE id = ?", found)
+        for found, (new, state) in zip(ids, moved.values(), strict=True):
             run.execute("DELETE FROM bad WHERE path = ?", (_stored(new),))
             run.execute(
-                "UPDATE images SET path = ?, name = ?, bytes = ?, modified = ? WHERE path = ?",
-                (_stored(new), _stored(Path(new).name), state.bytes, state.modified, _stored(old)),
+                "UPDATE images SET path = ?, name = ?, bytes = ?, modified = ? WHERE id = ?",
+                (_stored(new), _stored(Path(new).name), state.bytes, state.modified, *(found or (None,))),
             )
 
     @staticmethod
@@ -409,6 +415,23 @@ class Catalogue:
         with self._reading():
             rows = self._connection.execute("PRAGMA table_info(metadata)").fetchall()
         return [row[1] for row in rows if row[1] != KEY_COLUMN]
+
+    def kinds(self) -> dict[str, type]:
+        """Whether each column of the user's table holds text (str) or numbers (float), as far as it holds anything."""
+        found: dict[str, type] = {}
+        for column in self.columns():
+            if self._holds(column, str):
+                found[column] = str
+            elif self._holds(column, float):
+                found[column] = float
+        return found
+
+    def _holds(self, column: str, kind: type) -> bool:
+        """Whether any value of a column is text (str), or a number (float)."""
+        types = "'text'" if kind is str else "'integer', 'real'"
+        text = f"SELECT EXISTS (SELECT 1 FROM metadata WHERE typeof({quoted(column)}) IN ({types}))"
+        with self._reading():
+            return bool(self._connection.execute(text).fetchone()[0])
 
     def put_metadata(self, run: sqlite3.Connection, rows: Mapping[str, Mapping[str, Any]]) -> int:
         """Set columns of images, in a transaction: {path: {column: value}}. Returns of how many images.
@@ -462,14 +485,8 @@ class Catalogue:
         if column in OWN_COLUMNS:
             wrong = text != (column in OWN_TEXTS)
         else:
-            kinds = ("'text'", "'integer', 'real'")
-            found = [
-                f"EXISTS (SELECT 1 FROM metadata WHERE typeof({quoted(column)}) IN ({kind}))"
-                for kind in (kinds if text else kinds[::-1])
-            ]
-            with self._reading():
-                (fits,) = self._connection.execute(f"SELECT {found[0]}").fetchone()
-                wrong = not fits and bool(self._connection.execute(f"SELECT {found[1]}").fetchone()[0])
+            fits, other = (str, float) if text else (float, str)
+            wrong = not self._holds(column, fits) and self._holds(column, other)
         if wrong:
             holds, instead = ("numbers", "a number without quotes") if text else ("text", "the value in single quotes")
             raise GamlensError(

@@ -1,7 +1,8 @@
 """Embed many files on a Ray cluster, and take the results into an index.
 
-The cluster computes parts of a run folder inside the index (`building/`): the engine's own, which a stopped run
-continues, and where a lost worker's part is given to another one. The parts are then taken in one after the other.
+The cluster computes parts of a run folder inside the index (`building/`): the engine's own, where a lost worker's part
+is given to another one. The parts are then taken in one after the other. Those of a run that was stopped are taken in
+first, and a new run has what is left.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -21,7 +22,7 @@ import numpy as np
 from gamlens.data.plausible import stored_frame
 from gamlens.engine import Job, ResultRow, RunFolder, pieces, run_ray
 from gamlens.errors import readable
-from gamlens.index.building import BadFile, EmbeddedFile, embedded_files, load_files
+from gamlens.index.building import BadFile, EmbeddedFile, embedded_files, file_state, load_files
 from gamlens.index.catalogue import FileState
 from gamlens.index.changes import IndexChanges, Status
 from gamlens.index.writing import IndexWriter
@@ -92,23 +93,58 @@ def add_on_cluster(
     status(total.unchanged, 0)
     if not todo:
         return total
+    todo, renamed = writer.follow_renames(todo, writer.hashes_of_displaced(todo))
+    total = total.joined(renamed)
+    place = writer.folder / BUILDING
+    todo, before = _taken_from_stopped_run(writer, place, todo)
+    total = total.joined(before)
+    start = len(set(files)) - len(todo)
+    status(start, 0)
     names = sha256("\n".join(todo).encode(errors="backslashreplace")).hexdigest()
     about = {
-        "kind": "embedding", "identity": writer.settings["identity"], "chunk": chunk, "blocks": writer.keeps_blocks,
-        "chunks": len(pieces(todo, chunk)), "files_sha256": names,
+        **_about(writer), "chunk": chunk, "chunks": len(pieces(todo, chunk)), "files_sha256": names,
     }  # fmt: skip
-    place = writer.folder / BUILDING
     make = partial(EmbeddingWorker, make_lens, check, writer.keeps_blocks)
     job = Job(make, encode_files, chunk, batch_size, readable)
-    with RunFolder(place, about, suffix=PARTS_SUFFIX, fresh=_is_other(place, about)) as folder:
-        done = bad = 0
-        for part in run_ray(job, todo, folder, workers=workers, address=address):
-            done, bad = done + part.items, bad + part.errors
-            status(total.unchanged + done, bad)
-        for contents in folder.parts():
-            total = total.joined(writer.commit(decode_files(contents)))
+    if todo:
+        with RunFolder(place, about, suffix=PARTS_SUFFIX, fresh=True) as folder:
+            done = bad = 0
+            for part in run_ray(job, todo, folder, workers=workers, address=address):
+                done, bad = done + part.items, bad + part.errors
+                status(start + done, bad)
+            for contents in folder.parts():
+                total = total.joined(writer.commit(decode_files(contents)))
     shutil.rmtree(place, ignore_errors=True)
     return total
+
+
+def _taken_from_stopped_run(writer: IndexWriter, place: Path, todo: Sequence[str]) -> tuple[list[str], IndexChanges]:
+    """Take in what an `add_on_cluster` that was stopped has embedded already, of files that are as they were then.
+
+    Returns:
+        The files that are left, and the change.
+    """
+    total, left = IndexChanges(), dict.fromkeys(todo)
+    try:
+        about = json.loads((place / "run.json").read_bytes())
+        of_this_index = all(about[name] == value for name, value in _about(writer).items())
+    except (OSError, ValueError, KeyError, TypeError):
+        return list(left), total
+    if of_this_index:
+        with RunFolder(place, about, suffix=PARTS_SUFFIX) as folder:
+            folder.drop(folder.find_damaged())
+            for contents in folder.parts():
+                good = [file for file in decode_files(contents) if isinstance(file, EmbeddedFile)]
+                same = [file for file in good if file.path in left and file.state == file_state(file.path)]
+                total = total.joined(writer.commit(same))
+                for file in same:
+                    del left[file.path]
+    return list(left), total
+
+
+def _about(writer: IndexWriter) -> dict[str, Any]:
+    """What two runs must have in common, so that the results of one are those of the other."""
+    return {"kind": "embedding", "identity": writer.settings["identity"], "blocks": writer.keeps_blocks}
 
 
 def encode_files(rows: Sequence[ResultRow]) -> bytes:
@@ -149,12 +185,3 @@ def _row(file: EmbeddedFile | BadFile) -> ResultRow:
         return {**known, "error": file.reason}
     frame = vars(file.frame) if file.frame is not None else {}
     return {**known, "error": "", "sha256": file.sha256, "frame": frame, "vector": file.vector, "block": file.block}
-
-
-def _is_other(place: Path, about: Mapping[str, Any]) -> bool:
-    """Whether the folder holds a run of other files, which an `add` that was stopped has left."""
-    try:
-        known = json.loads((place / "run.json").read_bytes())
-    except (OSError, ValueError):
-        return place.exists()
-    return any(known.get(name) != value for name, value in about.items())

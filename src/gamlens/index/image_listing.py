@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gamlens.errors import GamlensError
+from gamlens.data.reading import is_image
+from gamlens.errors import GamlensError, readable
 from gamlens.explanation.storage import is_saved
 from gamlens.inputs.images import IMAGE_EXTENSIONS
 from gamlens.render import is_marked_png
@@ -18,7 +19,7 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
 
     Args:
         places: Files, folders and globs. A file is taken whatever its extension is. A folder stands for all images in
-            it and its subfolders, by their extensions.
+            it and its subfolders, by their extensions, but for hidden files.
         skip: A folder of results: files below it are not taken from folders and globs. If the folder that the user
             names lies in it, only what gamlens wrote is left out. Pictures with its mark are left out everywhere.
         twice: Whether a file that is named twice is listed twice.
@@ -27,7 +28,7 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
     for place in places:
         path = Path(place)
         if path.is_dir():
-            inside = (str(file) for file in path.rglob("*") if file.suffix.lower() in IMAGE_EXTENSIONS)
+            inside = (str(file) for file in path.rglob("*") if is_image(file.name))
             nothing = f"The folder {place!r} holds no image ({', '.join(IMAGE_EXTENSIONS)})."
         elif path.exists() or not glob.has_magic(place):
             found.append(place)
@@ -41,6 +42,14 @@ def find_images(places: Sequence[str], *, skip: Path | None = None, twice: bool 
             raise GamlensError(nothing)
         found += files
     return found if twice else list(dict.fromkeys(found))
+
+
+def check_there(places: Sequence[str]) -> None:
+    """Raise an error if the user named files or folders that are not there; a glob is none."""
+    missing = [place for place in places if not os.path.exists(place) and not glob.has_magic(place)]
+    if missing:
+        count = f", and {len(missing) - 1} more paths do not exist" if len(missing) > 1 else ""
+        raise GamlensError(f"There is no file or folder {readable(missing[0])!r}{count}: check the name.")
 
 
 def _is_result(file: str, skip: Path | None) -> bool:

@@ -29,7 +29,7 @@ from gamlens.index.cluster_building import CHUNK, add_on_cluster
 from gamlens.index.explained_hits import explain_by_traces, remembered_gallery
 from gamlens.index.grouped_hits import cluster_hits, duplicate_hits
 from gamlens.index.hits import Hit, Hits
-from gamlens.index.image_listing import absolute, find_images, lies_below
+from gamlens.index.image_listing import absolute, check_there, find_images, lies_below
 from gamlens.index.index_settings import check_identity, check_settings, new_settings
 from gamlens.index.queries import PixelBox, PixelPoint, Query, caption_query, combined_query, image_query
 from gamlens.index.region_pair import region_pair
@@ -238,14 +238,15 @@ class Index:
             skip: A folder of results, of which nothing is taken.
         """
         places = _places(images)
+        check_there(places)
         files = [absolute(file) for file in find_images(places, skip=skip)]
         checked = self._checked_metadata(metadata or {})
-        with self._changing() as (writer, started):
+        with self._changing(sources=places) as (writer, started):
             found = writer.take_in(
                 files, recheck=recheck, batch_size=self._batch(batch_size), workers=workers, status=status
             )
             with self.catalogue.transaction() as run:
-                self.catalogue.put_sources(run, map(absolute, places))
+                self.catalogue.put_sources(run, writer.sources)
                 annotated = self.catalogue.put_metadata(run, checked)
             writer.tidy()
         return replace(found, annotated=annotated, seconds=time.monotonic() - started)
@@ -277,15 +278,16 @@ class Index:
             chunk: How many files a part of the work has.
         """
         places = _places(images)
+        check_there(places)
         files = [absolute(file) for file in find_images(places, skip=skip)]
-        with self._changing() as (writer, started):
+        with self._changing(sources=places) as (writer, started):
             check = partial(check_identity, str(self.folder), self.identity)
             found = add_on_cluster(
                 writer, files, make_lens, check, recheck=recheck, batch_size=self._batch(batch_size), chunk=chunk,
                 workers=workers, address=address, status=status,
             )  # fmt: skip
             with self.catalogue.transaction() as run:
-                self.catalogue.put_sources(run, map(absolute, places))
+                self.catalogue.put_sources(run, writer.sources)
             writer.tidy()
         return replace(found, seconds=time.monotonic() - started)
 
@@ -303,7 +305,6 @@ class Index:
         not there, or holds no image any more, its images stay, and `missing` names it: a disk may not be mounted.
         """
         with self._changing() as (writer, started):
-            writer.follow_move()
             listed, missing = writer.listed()
             found = writer.take_in(
                 listed, recheck=recheck, batch_size=self._batch(batch_size), workers=workers, status=status
@@ -311,6 +312,7 @@ class Index:
             with self.catalogue.transaction() as run:
                 removed = self.catalogue.remove(run, writer.vanished(listed, missing))
             writer.tidy()
+        removed += found.removed
         return replace(found, removed=removed, missing=tuple(missing), seconds=time.monotonic() - started)
 
     def remove(
@@ -327,6 +329,7 @@ class Index:
             raise GamlensError("Say what to remove: files, folders, or where=.")
         with self._changing() as (writer, started):
             known = list(self.catalogue.states())
+            places = [writer.now(place) for place in places]
             chosen: dict[str, None] = {}
             for place in places:
                 own = [path for path in known if lies_below(path, place)]
@@ -345,31 +348,48 @@ class Index:
     def annotate(self, metadata: Mapping[str, Mapping[str, Any]]) -> int:
         """Set columns of images, {path: {column: value}}, that filters can name. Returns of how many images."""
         checked = self._checked_metadata(metadata)
-        with self._changing(), self.catalogue.transaction() as run:
-            return self.catalogue.put_metadata(run, checked)
+        with self._changing() as (writer, _), self.catalogue.transaction() as run:
+            return self.catalogue.put_metadata(run, {writer.now(path): row for path, row in checked.items()})
+
+    def follow_move(self) -> None:
+        """If the index was moved together with its images, write down their new paths, as every change does first."""
+        with self._changing():
+            pass
 
     @contextmanager
-    def _changing(self) -> Iterator[tuple[IndexWriter, float]]:
-        """Hold the index for one change; another process, or thread, that changes it is refused meanwhile."""
+    def _changing(self, *, sources: Sequence[str] = ()) -> Iterator[tuple[IndexWriter, float]]:
+        """Hold the index for one change; another process, or thread, that changes it is refused meanwhile.
+
+        If the index was moved together with its images, they have their new paths first. `sources` are being added.
+        """
         if self._gallery is not None:
             raise GamlensError("This index is a temporary one, of a gallery in memory: make one by Index.create.")
         started = time.monotonic()
         with claimed(self.folder):
             if self._lens is not None:
                 self.check_lens(self._lens)
-            yield IndexWriter(self.folder, self.catalogue, self._lens), started
+            writer = IndexWriter(
+                self.folder, self.catalogue, self._lens, sources=[absolute(place) for place in sources]
+            )
+            writer.follow_move()
+            yield writer, started
             self._settings = self.catalogue.settings()
 
     def _batch(self, size: int | None) -> int:
         """How many images run together."""
         if size is None:
             return BATCH_ON_GPU if self._lens is not None and self._lens.device.type != "cpu" else BATCH_ON_CPU
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise GamlensError(f"batch_size={size!r}: give a whole number of images, at least 1.")
-        return size
+        return int(size)
 
     def _checked_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        found = {absolute(path): dict(row) for path, row in metadata.items()}
+        found = {
+            absolute(path): {
+                column: value.item() if isinstance(value, np.generic) else value for column, value in row.items()
+            }
+            for path, row in metadata.items()
+        }
         columns = list(dict.fromkeys(column for row in found.values() for column in row))
         for column in columns:
             check_column(column, [*columns, *self.catalogue.columns()])
@@ -430,14 +450,14 @@ class Index:
                 image.path, image.name, image.width, image.height and image.bytes can be named, too.
             with_self: Whether files with the same contents as the query may be hits.
         """
-        if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        if isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1:
             raise GamlensError(f"top={top!r}: give the number of hits wanted, at least 1.")
         if query is None and (box is not None or point is not None):
             raise GamlensError("box= and point= belong to an image: give one as the query.")
         first = [self._as_query(query, box=box, point=point)] if query is not None else []
         speak_for = [*first, *map(self._as_query, plus), *([self.query(text=text)] if text is not None else [])]
         whole = combined_query(speak_for, [self._as_query(one) for one in minus], score=self.score)
-        return self._nearest(whole, top=top, where=where, with_self=with_self)
+        return self._nearest(whole, top=int(top), where=where, with_self=with_self)
 
     def _as_query(self, one: Any, **region: Any) -> Query:
         if not isinstance(one, Query):
@@ -546,7 +566,7 @@ class Index:
             raise GamlensError(f"side={side}: the query consists of {len(hits.query.sides)} images.")
         if not len(hits):
             raise GamlensError("There is no hit to explain.")
-        whole = hits.query.region is None or hits.query.by_crop or side > 0
+        whole = hits.query.region_of(side) is None
         if sign is not None or not (
             whole or (n == 1 and not refine)
         ):  # only a trace knows the region in earlier blocks
@@ -588,7 +608,7 @@ class Index:
             raise GamlensError("A caption is no image, so it is half of no pair.")
         x, y = hits.query.sides[side].pictures[0], self.picture_of(self.slots_now([hits[number]])[0])
         found = self.lens.trace_pair(x, y, n=n, method=method, refine=refine)
-        return region_pair(found, hits.query) if side == 0 else found
+        return region_pair(found, hits.query, side)
 
     def slots_now(self, hits: Sequence[Hit]) -> list[int]:
         """The rows of hits as they are now; a compaction of the index since the search has changed them."""

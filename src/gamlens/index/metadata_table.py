@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gamlens.data.reading import rows
+from gamlens.data.reading import text
 from gamlens.errors import GamlensError, readable
 from gamlens.index.catalogue import check_column
 from gamlens.index.image_listing import absolute
@@ -17,26 +19,29 @@ from gamlens.index.image_listing import absolute
 KEYS = ("path", "file", "filename", "image")  # columns that name the image; the first of them that a table has
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,17})")  # not 007, which is a code
 MetadataValue = int | float | str | None
+NO_KINDS: Mapping[str, type] = {}
 
 
 def read_metadata(
-    table: str | os.PathLike[str], files: Sequence[str]
+    table: str | os.PathLike[str], files: Sequence[str], kinds: Mapping[str, type] = NO_KINDS
 ) -> tuple[dict[str, dict[str, MetadataValue]], list[str]]:
     """Read a CSV file with one row per image.
 
     A column `path` (or file, filename, image) names the image: a path that is absolute or relative to the table's
     folder, or the end of a path, such as the file's name. A column whose cells are all numbers holds numbers; an empty
-    cell has no value. Whole numbers of more than 18 digits, such as some codes, stay text.
+    cell has no value. Whole numbers of more than 18 digits, such as some codes, stay text. A column that the index has
+    already holds what it held there.
 
     Args:
         table: The file.
         files: The images of the index, as absolute paths.
+        kinds: Whether a column of the index holds text (str) or numbers (float), as `Catalogue.kinds` says.
 
     Returns:
         {path: {column: value}}, and the names of those rows that are of no image in `files`.
     """
     name = readable(os.fspath(table))
-    lines = rows(Path(table))
+    lines = _rows(Path(table))
     header = [cell.strip() for cell in lines[0]] if lines else []
     key = next((column for column in KEYS if column in header), None)
     if key is None:
@@ -54,7 +59,9 @@ def read_metadata(
     for column in columns:
         check_column(column, columns)
     body = lines[1:]
-    values = {column: typed([line[header.index(column)].strip() for line in body]) for column in columns}
+    cells = {column: [line[header.index(column)].strip() for line in body] for column in columns}
+    known = {column.casefold(): kind for column, kind in kinds.items()}
+    values = {column: _as_before(column, cells[column], known.get(column.casefold()), name) for column in columns}
     finder = PathFinder(files, Path(table).parent)
     found: dict[str, dict[str, MetadataValue]] = {}
     unmatched = []
@@ -66,19 +73,44 @@ def read_metadata(
             continue
         if path in found:
             raise GamlensError(f"{name!r} has two rows of the image {readable(path)!r}: leave one of them out.")
-        found[path] = {column: cells[number] for column, cells in values.items()}
+        found[path] = {column: own[number] for column, own in values.items()}
     return found, unmatched
 
 
 def mixed_columns(table: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """Columns that are text although most of their cells are numbers, each with the first cell that is none."""
-    lines = rows(Path(table))
+    lines = _rows(Path(table))
     found = []
     for at, column in enumerate(lines[0] if lines else []):
         cells = [line[at].strip() for line in lines[1:] if at < len(line)]
         odd = [cell for cell in cells if cell and not _is_number(cell)]
         if odd and 2 * len(odd) < sum(bool(cell) for cell in cells) and column.strip() not in KEYS:
             found.append((column.strip(), odd[0]))
+    return found
+
+
+def _rows(table: Path) -> list[list[str]]:
+    """The rows of a CSV file, the header among them, without empty lines."""
+    reader = csv.reader(io.StringIO(text(table), newline=""), strict=True)
+    try:
+        return [row for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise GamlensError(
+            f"Line {reader.line_num} of {readable(str(table))!r} cannot be read as CSV ({error}): put cells that hold "
+            'a comma, a quote or a line break in quotes, close them, and write a quote inside as "".'
+        ) from error
+
+
+def _as_before(column: str, cells: Sequence[str], kind: type | None, table: str) -> list[MetadataValue]:
+    """Cells of a column as `typed` reads them, but as text or numbers if the column of the index holds these."""
+    if kind is str:
+        return [cell or None for cell in cells]
+    found = typed(cells)
+    if kind is float and (odd := next((cell for cell in cells if cell and not _is_number(cell)), None)):
+        raise GamlensError(
+            f"{table!r} has {odd!r:.40} in the column {column!r}, which holds numbers in the index: write a number, "
+            "leave the cell empty, or rename the column."
+        )
     return found
 
 
@@ -93,7 +125,7 @@ class PathFinder:
 
     def find(self, cell: str, table: str) -> str | None:
         """The image; None if there is none. A name that several images have is an error."""
-        for path in (cell, self.folder / cell):
+        for path in (self.folder / cell, cell):
             if cell and absolute(path) in self.known:
                 return absolute(path)
         end = os.path.normpath(cell) if cell else ""

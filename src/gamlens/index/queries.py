@@ -42,6 +42,8 @@ class Query:
         region: Which part of the first image is searched for, x0,y0,x1,y1 in its pixels; None for the whole image.
         by_crop: Whether the region was cut out and embedded by itself, because the embedding of this network is no
             average over positions.
+        regions: The region of the image of each side, as far as maps must be restricted to it: None for a whole image,
+            and for a region that was cut out.
         cut_from: The files of images of which a region was cut out.
     """
 
@@ -52,7 +54,12 @@ class Query:
     caption: str | None = None
     region: PixelBox | None = None
     by_crop: bool = False
+    regions: tuple[PixelBox | None, ...] = ()
     cut_from: tuple[str, ...] = ()
+
+    def region_of(self, side: int) -> PixelBox | None:
+        """The region to which maps of a side must be restricted."""
+        return self.regions[side] if side < len(self.regions) else None
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -98,7 +105,8 @@ def image_query(
         return Query(_vector(side.embeddings[0]), title, (side,), region=region, by_crop=True, cut_from=own)
     weights = coverage(region, spot, frame, whole.activations.shape[2:]).to(whole.activations)
     side = _restricted(whole, weights)
-    return Query(_vector(side.embeddings[0]), title, (side,), region=region or _cell_box(weights, frame))
+    region = region or _cell_box(weights, frame)
+    return Query(_vector(side.embeddings[0]), title, (side,), region=region, regions=(region,))
 
 
 def caption_query(lens: Lens, caption: str) -> Query:
@@ -127,14 +135,16 @@ def combined_query(plus: Sequence[Query], minus: Sequence[Query], *, score: str)
             "What speaks for this query and what speaks against it cancel: nothing is left to search for."
         )
     names = " + ".join(query.title for query in plus) + "".join(f" - {query.title}" for query in minus)
+    first = next((query for query in plus if query.sides), plus[0])
     return Query(
         vector=total,
         title=names,
         sides=tuple(side for query in plus for side in query.sides),
         minus=tuple(side for query in minus for side in query.sides),
         caption=next((query.caption for query in plus if query.caption is not None), None),
-        region=plus[0].region,
-        by_crop=plus[0].by_crop,
+        region=first.region,
+        by_crop=first.by_crop,
+        regions=tuple(query.region_of(side) for query in plus for side in range(len(query.sides))),
         cut_from=tuple(file for query in (*plus, *minus) for file in query.cut_from),
     )
 

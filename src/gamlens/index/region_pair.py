@@ -18,8 +18,8 @@ from gamlens.pairs.pair_trace import PairTrace
 from gamlens.retrieval.embedding_form import UNIT_FORM
 
 
-def region_pair(pair: PairTrace, query: Query) -> PairTrace:
-    """The pair whose first photo consists of the region of the query alone; the pair itself if it has no region.
+def region_pair(pair: PairTrace, query: Query, side: int = 0) -> PairTrace:
+    """The pair whose first photo consists of the region of a side of the query alone; the pair itself if it has none.
 
     The last block h of the photo becomes w_p h_p at position p, where the weights w_p are the part of the position that
     the region covers, times a number that makes their mean 1. With m the mean of a block over positions, and m' that of
@@ -27,13 +27,14 @@ def region_pair(pair: PairTrace, query: Query) -> PairTrace:
     `gamlens.index.queries`. So the score is that of the search, the map of the last block lies in the region, and
     gradients reach earlier blocks through the positions of the region.
     """
-    if query.region is None or query.by_crop or not pair.blocks:
+    region = query.region_of(side)
+    if region is None or not pair.blocks:
         return pair
     records, last = list(pair.records), pair.blocks[-1]
     shape = tuple(as_map(last, records[0].blocks[last].detach(), records[0].grids).shape[2:])
-    weights = region_weights(query.region, pair.provenances[0].frames[0], (shape[0], shape[1]))
-    side, embeddings = query.sides[0], []
-    scale = float(side.scales[0]) * weights.numel()  # a, of a linear embedding
+    weights = region_weights(region, pair.provenances[0].frames[0], (shape[0], shape[1]))
+    asked, embeddings = query.sides[side], []
+    scale = float(asked.scales[0]) * weights.numel()  # a, of a linear embedding
     with outside_inference_mode(), torch.enable_grad():
         for number, record in enumerate(records):
             records[number] = _weighted(record, last, weights, first=number == 0)
@@ -44,7 +45,7 @@ def region_pair(pair: PairTrace, query: Query) -> PairTrace:
                 at_least_float32(as_map(last, one.blocks[last], one.grids)[row : row + 1]).mean(dim=(2, 3))
                 for one in (before, record)
             ]
-            if side.law == UNIT_FORM:
+            if asked.law == UNIT_FORM:
                 embeddings.append(F.normalize(means[1]))
             else:
                 rest = at_least_float32(embedding.detach()) - scale * means[0].detach()  # b: no longer follows from h

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Snapshot:
     def __init__(
         self,
         catalogue: Catalogue,
-        vectors: Array | None = None,
+        given: Array | None = None,
         *,
         checked: bool = True,
         before: Snapshot | None = None,
@@ -60,12 +61,12 @@ class Snapshot:
             self.settings = catalogue.settings()
             self.slots, crcs = catalogue.slots()
             end = int(self.settings["end"])
-            if vectors is None:
-                try:
+            try:
+                if (vectors := given) is None:
                     file = catalogue.folder / vectors_name(self.settings)
                     vectors = vector_file.open_vectors(file, end, int(self.settings["dimension"]))
-                except GamlensError as error:
-                    raise catalogue.damaged(str(error)) from error
+            except GamlensError as error:
+                raise catalogue.damaged(str(error)) from error
         self.vectors = vectors
         if len(self.slots) and not (int(self.slots[0]) >= 0 and int(self.slots[-1]) < end):
             raise catalogue.damaged(f"images have the rows {int(self.slots[0])} to {int(self.slots[-1])} of {end}")
@@ -75,12 +76,9 @@ class Snapshot:
         self._masks: OrderedDict[str, Array] = OrderedDict()
         known = before if before is not None and before.is_continued_by(self) else None
         exact = BACKENDS[self.backend].exact
-        if checked and exact:
-            fresh = self.slots >= (len(known.alive) if known is not None else 0)
-            if bad := vector_file.damaged_vectors(vectors, self.slots[fresh], crcs[fresh]):
-                raise catalogue.damaged(
-                    f"{len(bad)} vectors in {vectors_name(self.settings)!r} are not what was written (row {bad[0]})"
-                )
+        check = partial(check_vectors, catalogue, self.settings, vectors, self.slots, crcs)
+        if checked and (exact or known is not None):
+            check(len(known.alive) if known is not None else 0)
         score = str(self.settings["score"])
         if known is not None:
             self.search: VectorSearch = known.search
@@ -88,7 +86,8 @@ class Snapshot:
         elif exact:
             self.search = BACKENDS[self.backend].make(vectors, score)
         else:
-            self.search = ApproximateFile(catalogue.folder, self.settings, self.backend).read(vectors)
+            file_check = check if given is None else no_check
+            self.search = ApproximateFile(catalogue.folder, self.settings, self.backend, file_check).read(vectors)
 
     def is_continued_by(self, other: Snapshot) -> bool:
         """Whether another snapshot, with its vectors, only has further rows, so that the same search can be extended.
@@ -114,6 +113,21 @@ class Snapshot:
         return self.version == catalogue.version()
 
 
+def check_vectors(
+    catalogue: Catalogue, settings: Mapping[str, Any], vectors: Array, slots: Array, crcs: Array, start: int = 0
+) -> None:
+    """Raise an error if a vector of a row in use, from row `start` on, does not have its checksum."""
+    fresh = slots >= start
+    if bad := vector_file.damaged_vectors(vectors, slots[fresh], crcs[fresh]):
+        raise catalogue.damaged(
+            f"{len(bad)} vectors in {vectors_name(settings)!r} are not what was written (row {bad[0]})"
+        )
+
+
+def no_check(start: int = 0) -> None:
+    """Check nothing."""
+
+
 class ApproximateFile:
     """The file of an approximate index. It is made of the vectors alone, and can be deleted at any time.
 
@@ -121,19 +135,29 @@ class ApproximateFile:
         folder: The folder of the index.
         settings: Its settings.
         name: The backend.
+        check: Raises an error if vectors of the row `start` or later ones are damaged; called before they are given to
+            the backend, and if the file does not fit the vectors.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], name: str) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], name: str, check: Callable[[int], None] = no_check
+    ) -> None:
         self.backend, self.settings = BACKENDS[name], settings
-        self.folder = folder
+        self.folder, self.check = folder, check
         self.path = folder / f"{name}-{settings['generation']}.ann"
 
     def read(self, vectors: Array) -> VectorSearch:
         """The approximate index of all rows; rows that the file does not have yet are added in memory."""
         score = str(self.settings["score"])
-        found = self.backend.load(self.path, vectors, score) if self.path.exists() else None
-        if found is None:
+        if not self.path.exists():
+            self.check(0)
             return self.backend.make(vectors, score)
+        try:
+            found = self.backend.load(self.path, vectors, score)
+        except GamlensError:
+            self.check(0)
+            raise
+        self.check(found.rows)
         found.add(vectors)
         return found
 
@@ -148,6 +172,7 @@ class ApproximateFile:
                 found = self.backend.load(self.path, vectors, score)
         if found is not None and found.rows == end:
             return
+        self.check(0 if found is None else found.rows)
         if found is None:
             found = self.backend.make(vectors, score)
         else:

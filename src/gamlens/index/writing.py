@@ -10,10 +10,12 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +25,12 @@ from gamlens.errors import GamlensError, attempt, readable
 from gamlens.files import write_whole
 from gamlens.index import vector_file
 from gamlens.index.backends import BACKENDS
-from gamlens.index.building import NO_FILE, BadFile, EmbeddedFile, embed_files, file_state
+from gamlens.index.building import NO_FILE, BadFile, EmbeddedFile, contents_sha256, embed_files, file_state
 from gamlens.index.catalogue import Catalogue, FileState, IndexedImage
 from gamlens.index.changes import IndexChanges, Status
 from gamlens.index.image_listing import absolute, find_images, lies_below
-from gamlens.index.snapshot import ApproximateFile, blocks_name, chosen_backend, vectors_name
+from gamlens.index.snapshot import ApproximateFile, blocks_name, check_vectors, chosen_backend, vectors_name
+from gamlens.streaming.prefetch import prefetch
 
 if TYPE_CHECKING:
     from gamlens.lens import Lens
@@ -37,6 +40,9 @@ COMMIT_SECONDS = 20.0
 MOST_HOLES = 1 / 3  # the share of rows of the vector file that belong to no image, from which it is written anew
 FEW_HOLES = 1024
 COPIED_AT_ONCE = 4096
+OWN_FILE = re.compile(  # the names that `vectors_name`, `blocks_name` and `ApproximateFile` give
+    rf"vectors-([1-9]\d*)\.f32|activations-([1-9]\d*)\.bin|(?:{'|'.join(BACKENDS)})-([1-9]\d*)\.ann"
+)
 
 
 class IndexWriter:
@@ -46,11 +52,14 @@ class IndexWriter:
         folder: The folder of the index.
         catalogue: Its catalogue.
         lens: The model; None if no image is embedded.
+        sources: The folders and files that are being added. They are noted with the first files, so that `update`
+            continues an `add` that was killed.
     """
 
-    def __init__(self, folder: Path, catalogue: Catalogue, lens: Lens | None) -> None:
-        self.folder, self.catalogue, self.lens = folder, catalogue, lens
+    def __init__(self, folder: Path, catalogue: Catalogue, lens: Lens | None, *, sources: Sequence[str] = ()) -> None:
+        self.folder, self.catalogue, self.lens, self.sources = folder, catalogue, lens, sources
         self.settings = catalogue.settings()
+        self.followed: dict[str, str] = {}  # what `follow_move` found: {old folder: new one}
         self._drop_leftovers()
 
     # Taking files in
@@ -68,10 +77,15 @@ class IndexWriter:
             return total
         if self.lens is None:
             raise GamlensError("This index was opened without a lens: Index.open(folder, lens) can embed images.")
+        hashes = self.hashes_of_displaced(todo, workers=workers)
+        todo, renamed = self.follow_renames(todo, hashes)
+        total = total.joined(renamed)
+        done += renamed.moved
+        status(done, 0)
         waiting: list[EmbeddedFile | BadFile] = []
         since = time.monotonic()
         batches = embed_files(
-            self.lens, todo, self.catalogue.by_contents, blocks=self.keeps_blocks,
+            self.lens, todo, self.catalogue.by_contents, hashes=hashes, blocks=self.keeps_blocks,
             batch_size=batch_size, workers=workers,
         )  # fmt: skip
         with closing(batches):
@@ -96,6 +110,66 @@ class IndexWriter:
         again, bad = set(todo), self.catalogue.bad()
         return todo, IndexChanges(unchanged=sum(file not in again and file not in bad for file in files))
 
+    def hashes_of_displaced(
+        self, todo: Sequence[str], *, workers: int | None = None
+    ) -> dict[tuple[str, FileState], str]:
+        """The sha256 of those files that may hold the contents of an image whose own file has others now, or is gone.
+
+        Such a file has as many bytes as that image. {(path, state): sha256}, or "" of a file that cannot be read.
+        """
+        known = self.catalogue.by_path(todo)
+        if not known:  # files at new paths alone displace no image
+            return {}
+        sizes: dict[int, bool] = {}
+        asked: list[tuple[str, FileState]] = []
+        for path in todo:
+            state = file_state(path)
+            if state.bytes not in sizes:
+                alike = self.catalogue.of_size(state.bytes)
+                sizes[state.bytes] = any(image.path in known or not os.path.exists(image.path) for image in alike)
+            if sizes[state.bytes]:
+                asked.append((path, state))
+        hashed = prefetch(lambda file: attempt(contents_sha256, file[0]), asked, workers=workers)
+        return {file: digest if isinstance(digest, str) else "" for file, digest in hashed}
+
+    def follow_renames(
+        self, todo: Sequence[str], hashes: Mapping[tuple[str, FileState], str]
+    ) -> tuple[list[str], IndexChanges]:
+        """Give images the paths where their contents are now, if files were renamed onto each other.
+
+        An image whose own file has other contents now, or is gone, goes with its columns to a file of `todo` that has
+        its contents, and whose own image had others. That one goes elsewhere by the same rule, or is removed. All of
+        this is one commit, before files are taken in, since an image and the one that takes its place may be far apart.
+
+        Args:
+            todo: The files that are new or have changed.
+            hashes: What `hashes_of_displaced` found.
+
+        Returns:
+            The files that are left to be taken in, and the change.
+        """
+        here = self.catalogue.by_path(todo)
+        now = {path: digest for (path, _), digest in hashes.items()}
+        states = dict(hashes.keys())
+        places: dict[str, list[str]] = {}
+        for path, digest in now.items():
+            if digest and (path not in here or here[path].sha256 != digest):
+                places.setdefault(digest, []).append(path)
+        moved: dict[str, tuple[str, FileState]] = {}
+        for digest, images in self.catalogue.by_contents(places).items():
+            lost = [
+                image.path
+                for image in images
+                if (now.get(image.path) not in (digest, "") if image.path in here else not os.path.exists(image.path))
+            ]
+            free = sorted(places[digest], key=here.__contains__)  # a path that no image has before one that has
+            moved |= {old: (new, states[new]) for old, new in zip(lost, free, strict=False)}
+        taken = {new for new, _ in moved.values()}
+        with self.catalogue.transaction() as run:
+            removed = self.catalogue.remove(run, [path for path in taken if path in here and path not in moved])
+            self.catalogue.move(run, moved)
+        return [path for path in todo if path not in taken], IndexChanges(moved=len(moved), removed=removed)
+
     def commit(self, files: Sequence[EmbeddedFile | BadFile]) -> IndexChanges:
         """Make what became of some files part of the index: all of it, or nothing.
 
@@ -107,12 +181,14 @@ class IndexWriter:
         alike = self.catalogue.by_contents([file.sha256 for file in files if isinstance(file, EmbeddedFile)])
         gone: dict[str, list[IndexedImage]] = {}
         bad: dict[str, tuple[FileState, str]] = {}
+        reasons: dict[str, str] = {}
         moved: dict[str, tuple[str, FileState]] = {}
         touched: dict[str, tuple[str, FileState]] = {}
         entries: list[tuple[EmbeddedFile, IndexedImage | None]] = []
         for file in files:
             if isinstance(file, BadFile):
-                if file.state != NO_FILE or file.path not in here:  # an image that vanished just now keeps its columns
+                reasons[file.path] = file.reason
+                if file.state != NO_FILE or file.path not in here:  # else the image, and its columns, may be back soon
                     bad[file.path] = (file.state, file.reason)
                 continue
             own = alike.get(file.sha256, [])
@@ -129,6 +205,7 @@ class IndexWriter:
             self.catalogue.move(run, touched | moved)
             self.catalogue.put(run, images)
             self.catalogue.put_bad(run, bad)
+            self.catalogue.put_sources(run, self.sources)
             self.catalogue.set(run, {name: self.settings[name] for name in ("end", "blocks_end")})
         changed = sum(image.path in here for image in images)
         return IndexChanges(
@@ -136,7 +213,7 @@ class IndexWriter:
             changed=changed,
             moved=len(moved),
             unchanged=len(touched),
-            bad={path: reason for path, (_, reason) in bad.items()},
+            bad=reasons,
             forwards=sum(isinstance(file, EmbeddedFile) and file.vector is not None for file in files),
         )
 
@@ -246,7 +323,14 @@ class IndexWriter:
                         self.catalogue.move(run, {path: (renamed, known[renamed])})
                 self.catalogue.remove_sources(run, [source])
                 self.catalogue.put_sources(run, [new + source[len(place) :]])
+                self.followed[place] = new
             self.catalogue.set(run, {"place": now})
+        self.settings |= {"place": now}  # which a compaction writes
+
+    def now(self, path: str) -> str:
+        """Where a path is after `follow_move`, of a user who knows it from before."""
+        old = next((old for old in self.followed if lies_below(path, old)), "")
+        return self.followed[old] + path[len(old) :] if old else path
 
     # Keeping the files small and searchable
 
@@ -259,7 +343,9 @@ class IndexWriter:
         name = chosen_backend(str(self.settings["backend"]), int(self.settings["end"]))
         if not BACKENDS[name].exact:
             status(f"building the {BACKENDS[name].title} index")
-            ApproximateFile(self.folder, self.settings, name).bring_up_to_date()
+            slots, crcs = self.catalogue.slots()
+            check = partial(check_vectors, self.catalogue, self.settings, self._vectors(self.settings), slots, crcs)
+            ApproximateFile(self.folder, self.settings, name, check).bring_up_to_date()
 
     def _compact(self) -> None:
         """Copy the rows in use to new files, and switch to these in one transaction."""
@@ -300,8 +386,8 @@ class IndexWriter:
         """Delete the files of other generations, which a compaction has left."""
         generation = int(self.settings["generation"])
         for file in self.folder.iterdir():
-            stem, _, number = file.stem.rpartition("-")
-            if stem and number.isdigit() and file.suffix in (".f32", ".bin", ".ann") and int(number) != generation:
+            found = OWN_FILE.fullmatch(file.name)  # other files are a user's
+            if found and int(found[found.lastindex or 0]) != generation:
                 with suppress(OSError):
                     file.unlink()
 
