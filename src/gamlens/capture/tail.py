@@ -26,7 +26,7 @@ from gamlens.capture.layer_points import LayerPoint, TokenGrid
 from gamlens.errors import GamlensError
 
 # Forward-mode derivatives have one level, and attention one choice of kernels, for the whole process.
-_ONE_AT_A_TIME = threading.RLock()
+_FORWARD_MODE_LOCK = threading.RLock()
 
 
 @dataclass(eq=False)
@@ -176,7 +176,7 @@ def _without_torch_warnings() -> Iterator[None]:
 @contextmanager
 def _plain_attention() -> Iterator[None]:
     """Compute attention by plain operations, each of which has a forward-mode derivative. One thread at a time."""
-    with _ONE_AT_A_TIME, ExitStack() as stack:
+    with _FORWARD_MODE_LOCK, ExitStack() as stack:
         fast = torch.backends.mha.get_fastpath_enabled()
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)

@@ -14,7 +14,7 @@ from gamlens.cli.terminal import say, say_rows
 from gamlens.files import StagedFiles
 from gamlens.inputs.images import upright
 from gamlens.methods import METHODS
-from gamlens.pairs.embedding_parts import AUTO_BASELINE, BASELINES, MOST_STEPS
+from gamlens.pairs.embedding_parts import AUTO_BASELINE, BASELINES, MOST_INTEGRAL_STEPS
 from gamlens.pairs.interactions import ELSEWHERE, Interactions, Link, RegionParts
 from gamlens.pairs.pair_trace import MOST_CELLS, USUAL_STEPS
 from gamlens.render import BoxCorners, is_marked_png, write_png
@@ -35,7 +35,7 @@ StepCount = Annotated[
     Option(
         "--steps",
         min=1,
-        max=MOST_STEPS,
+        max=MOST_INTEGRAL_STEPS,
         help="With --links: the number of steps of the integral, for embeddings that are no average over places. More "
         f"steps make the gap smaller and take longer. By default {USUAL_STEPS}.",
         show_default=False,

@@ -35,7 +35,7 @@ from gamlens.fuse import at_least_float32
 ZEROS, BLANK, AVERAGE, AUTO_BASELINE = "zeros", "blank", "average", "auto"
 BASELINES = (AUTO_BASELINE, ZEROS, BLANK, AVERAGE)
 POOLING_TOLERANCE = 0.02  # how far an embedding may be from a multiple of the average, relative to its length
-MOST_STEPS = 1000
+MOST_INTEGRAL_STEPS = 1000
 PROBE_STEPS = 20  # the largest number of steps by which a baseline is chosen
 CLOSE_ENOUGH = 0.02  # how large a part of the change of an embedding the integral from zeros may miss
 TAIL_TOLERANCE = 0.02  # how far the tail's embedding of a block may be from the network's, relative to its length
@@ -210,8 +210,8 @@ def integrated_parts(
 
 def check_steps(steps: int) -> None:
     """Raise an error unless `steps` is a number of steps of the integral."""
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_STEPS:
-        raise GamlensError(f"steps={steps!r}: give a whole number from 1 to {MOST_STEPS}.")
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_INTEGRAL_STEPS:
+        raise GamlensError(f"steps={steps!r}: give a whole number from 1 to {MOST_INTEGRAL_STEPS}.")
 
 
 def check_baseline(baseline: str | Tensor) -> None:
