@@ -19,9 +19,11 @@ import torch
 from pair_data import hue_data
 from PIL import Image
 from rich.console import Console
+from rich.table import Table
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from gamlens import __version__
 from gamlens.cli import app, installation, show, terminal
 
 MODEL = """
@@ -85,6 +87,30 @@ def test_an_example_with_a_mistake_would_be_found() -> None:
     for words in ("classify photo.jpg --shrap", "classify", "search a.jpg --top none"):
         with pytest.raises(Exception, match=r"[Nn]o such option|[Mm]issing|valid"):
             parsed(shlex.split(words))
+
+
+def test_the_documentation_shows_what_gamlens_says_first() -> None:
+    """But for the version, which each release changes."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+    (shown,) = re.findall(r"^\$ gamlens\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    printed = runner.invoke(app, [], env={"COLUMNS": "100"}).stdout.replace(__version__, "VERSION")
+    lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("All commands")]
+    assert "\n".join(lines).strip() == re.sub(r"gamlens \d\S+", "gamlens VERSION", shown).strip()
+
+
+@pytest.mark.parametrize("width", [40, 80, 99, 100])
+@pytest.mark.parametrize("name", [(), ("index",), ("sanity",), *EVERY], ids=" ".join)
+def test_the_help_has_whole_names(name: tuple[str, ...], width: int) -> None:
+    """Every option by its whole name, whatever the width of the terminal, and no escape that is meant for rich."""
+    found = get_command(app)
+    for word in name:
+        found = found.commands[word]
+    text = runner.invoke(app, [*name, "--help"], env={"COLUMNS": str(width)}).stdout
+    names = {one for param in found.params for one in (*param.opts, *param.secondary_opts) if one.startswith("-")}
+    assert names - set(re.split(r"[\s,/]+", text)) == set()
+    assert r"\[" not in text
+    if width >= 80:  # in narrower ones click breaks long words a letter too late
+        assert max(map(len, text.splitlines())) <= width
 
 
 @pytest.mark.parametrize("name", EVERY, ids=" ".join)
@@ -355,6 +381,18 @@ def test_a_table_is_cut_by_rows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(lines) == terminal.LEAST_LINES
     assert lines[1].split() == ["0.jpg", "0.5"]
     assert lines[-2:] == ["… and 80 more; --json prints all", "Open page.html"]
+
+
+def test_a_long_table_is_not_measured_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only rows that may be shown are laid out, however many there are, and only their widths count."""
+    console, made = Console(file=io.StringIO(), width=80), []
+    monkeypatch.setattr(terminal, "out_console", console)
+    add_row = Table.add_row
+    monkeypatch.setattr(Table, "add_row", lambda *given, **options: made.append(add_row(*given, **options)))
+    with terminal.screen():
+        terminal.say_rows(("file", "score"), [(f"{number}.jpg", "0.5") for number in range(10_000)])
+    assert "… and 9979 more" in console.file.getvalue()
+    assert len(made) < 10 * terminal.LEAST_LINES
 
 
 def test_a_table_that_is_too_wide_is_a_block_per_row(monkeypatch: pytest.MonkeyPatch) -> None:

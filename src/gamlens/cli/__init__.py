@@ -19,7 +19,7 @@ from gamlens.cli import (
     search_command,
     show,
 )
-from gamlens.cli.common import app
+from gamlens.cli.common import CommandGroup, app
 from gamlens.cli.terminal import say, say_rows, screen
 
 ORDER = (  # of the commands in the help
@@ -55,5 +55,5 @@ def root(
 
 
 app.registered_commands.sort(key=lambda command: ORDER.index(f" {command.name} "))
-app.add_typer(index_command.app, name="index")
-app.add_typer(sanity.app, name="sanity")
+app.add_typer(index_command.app, name="index", cls=CommandGroup)
+app.add_typer(sanity.app, name="sanity", cls=CommandGroup)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
 
 from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.cli import options, terminal
@@ -21,10 +22,34 @@ from gamlens.models import from_file
 from gamlens.sanity.data_randomisation import Digits
 
 STOPPED_BY_USER = 130
+BOXED_HELP, BOXED_LIST = 100, 60  # help of a command, or a list of commands, is boxed in terminals at least so wide
+
+
+def _write_help(command: TyperCommand | TyperGroup, write: Callable[[], None], formatter: Any, *, boxed: int) -> None:
+    """Write help in boxes, or as plain text in a terminal narrower than `boxed`, where boxes cut names of options."""
+    width = Console().width
+    if width >= boxed:
+        return write()
+    usual, command.rich_markup_mode, formatter.width = command.rich_markup_mode, None, width
+    try:
+        write()
+    finally:
+        command.rich_markup_mode = usual
+    formatter.buffer[:] = [part.replace(r"\[", "[") for part in formatter.buffer]  # an escape that only boxes need
+
+
+class Command(TyperCommand):
+    """A command whose help fits the terminal."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _write_help(self, partial(super().format_help, ctx, formatter), formatter, boxed=BOXED_HELP)
 
 
 class CommandGroup(TyperGroup):
     """Commands whose mistakes in options, too, are JSON where --json is among them."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _write_help(self, partial(super().format_help, ctx, formatter), formatter, boxed=BOXED_LIST)
 
     def main(self, *args: Any, **named: Any) -> Any:
         given: Sequence[str] | None = args[0] if args else named.get("args")
@@ -91,7 +116,7 @@ def command(
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         paragraphs = (inspect.getdoc(function) or "").split("\n\n")
         text = "\n\n".join(" ".join(part.split()) for part in paragraphs)  # typer would keep the line breaks
-        made = of.command(function.__name__, help=text, epilog=f"Example:  gamlens {example}")
+        made = of.command(function.__name__, cls=Command, help=text, epilog=f"Example:  gamlens {example}")
         return made(_with_json(function, resumes=resumes, whole=whole))
 
     return add

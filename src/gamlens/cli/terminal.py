@@ -46,7 +46,7 @@ class TableText:
         below it a line for every other column.
         """
         rows = self.rows[:count]
-        columns = list(zip(self._names, *self._plain, strict=True))
+        columns = list(zip(self._names, *([cell.plain for cell in row] for row in rows), strict=True))
         whole = [_widest(column, str.splitlines) for column in columns]
         for split in (INTERVAL_OR_WORD.findall, str.split):
             least = [min(_widest(column, split), WORD_WIDTH) for column in columns]
@@ -69,10 +69,6 @@ class TableText:
     def _names(self) -> list[str]:
         shown = self.style.get("show_header", True)
         return [str(head.header) if shown else "" for head in self.heads]
-
-    @cached_property
-    def _plain(self) -> list[list[str]]:
-        return [[cell.plain for cell in row] for row in self.rows]
 
     @cached_property
     def _around(self) -> int:
@@ -152,6 +148,8 @@ def fitted(parts: Sequence[Printed]) -> list[Printed]:
     The last part stays: it says where everything is.
     """
     kept, most, width = list(parts), screen_lines(), out_console.width
+    for table in _tables(kept):
+        table.shown = min(table.shown, most)  # a row takes a line or more: of a long table the rest is not measured
     sizes = {id(part): _lines(part, width) for part in kept}
     left_out = {"tables": 0, "lines": 0}
 
