@@ -13,13 +13,14 @@ import pytest
 from jupyter_lab import running_lab, write_notebook
 from PIL import Image
 
-from gamlens import Lens, render
+from gamlens import Lens, notebook, render
 from gamlens.data.photos import path
 from gamlens.notebook.viewed_result import LONGER_SIDE
 
 pytestmark = pytest.mark.slow
 PATIENCE, STARTS_WITHIN = 120_000, 10_000  # milliseconds
 VIEWS = ".gamlens-view[data-shown]"
+VIEW_PAGE = Path(notebook.__file__).with_name("view.js")
 CELLS = [
     """
 from pathlib import Path
@@ -309,3 +310,49 @@ def test_dark_theme(lab: LabPage) -> None:
     ]
     assert brightness[0][0] < brightness[0][1]
     assert brightness[1][0] > brightness[1][1]
+
+
+SLOW_PHOTO = """async ({code, colours}) => {
+  const photo = (colour) => {
+    const canvas = Object.assign(document.createElement("canvas"), {width: 8, height: 8});
+    const context = canvas.getContext("2d");
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 8, 8);
+    return {source: canvas.toDataURL(), size: [8, 8], original: [8, 8], name: colour};
+  };
+  const decode = HTMLImageElement.prototype.decode, waiting = [];
+  const slow = photo(colours[1]).source;
+  HTMLImageElement.prototype.decode = function () {
+    return this.src === slow ? new Promise((resolve) => waiting.push(resolve)) : decode.call(this);
+  };
+  const answer = (number) => ({number, title: "", caption: "", sides: [{}]});
+  const method = {name: "gam", title: "GAM", kind: "block", most: 1, usual: 1};
+  const state = {
+    menus: {pair: false, rows: ["0", "1"], methods: [method], fixed: false, more_rows: 0},
+    asked: {number: 0, row: 0, method: "gam", n: 1, refine: false, point: null},
+    photos: [photo(colours[0])], shown: answer(0), failed: {}, opacity: 0.7, threshold: 0,
+  };
+  const heard = {}, turn = () => new Promise((resolve) => setTimeout(resolve, 50));
+  const model = {get: (name) => state[name], on: (name, act) => { heard[name] = act; }};
+  const {default: view} = await import(`data:text/javascript;base64,${code}`);
+  view.render({model, el: document.body});
+  await turn();
+  for (const [number, colour] of colours.entries()) {
+    if (!number) continue;
+    Object.assign(state, {photos: [photo(colour)], shown: answer(number)});
+    heard["change:shown"]();
+    await turn();
+  }
+  waiting.forEach((resolve) => resolve());
+  await turn();
+  return document.querySelector("figcaption strong").textContent;
+}"""
+
+
+@pytest.mark.parametrize("colours", [["red", "lime", "blue"], ["red", "lime", "red"]])
+def test_a_slow_photo_does_not_replace_a_later_one(browser: Any, colours: list[str]) -> None:
+    """The second photo is decoded after the third was asked for, which may be the first again."""
+    page = browser.new_page()
+    code = base64.b64encode(VIEW_PAGE.read_bytes()).decode()
+    assert page.evaluate(SLOW_PHOTO, {"code": code, "colours": colours}) == colours[-1]
+    page.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,22 @@ def test_a_closed_view_lets_its_trace_go(photos: list[str]) -> None:
     ask(view, method="hires_cam")
     hook.remove()
     assert len(runs) == 2
+
+
+def test_close_lets_the_result_and_the_lens_go(photos: list[str]) -> None:
+    """Until then ipywidgets keeps every view."""
+    lens = small_lens()
+    result = lens.compare(*photos)
+    view, kept = result.view(), [weakref.ref(lens), weakref.ref(result.x)]
+    ask(view, method="layer_cam")
+    del lens, result
+    view._handle_custom_msg({"closed": True}, [])
+    gc.collect()
+    assert all(one() is not None for one in kept)
+    view.close()
+    del view
+    gc.collect()
+    assert [one() for one in kept] == [None, None]
 
 
 def test_state_has_no_lens_and_all_bytes(photos: list[str]) -> None:

@@ -202,6 +202,22 @@ def test_another_transform_is_not_shown_as_the_lens_s_own(lens: Lens, photos: li
         view.shown(ViewRequest(0, "layer_cam", 1, False))
 
 
+def test_another_photo_in_the_same_file_is_not_explained(lens: Lens, photos: list[str]) -> None:
+    """It has the same size, so that only the score tells."""
+    point = ViewRequest(0, "gam", 2, False, PointOfPair("x", 0.5, 0.5))
+    for result, asked in (
+        (lens.classify(photos[0], n=2), ViewRequest(0, "layer_cam", 2, False)),
+        (lens.classify(photos[0], 2, against=5, sign="both", n=2), ViewRequest(0, "layer_cam", 2, False)),
+        (lens.compare(*photos[:2], score="dot"), point),
+    ):
+        view, before = viewed(result), Path(photos[0]).read_bytes()
+        Path(photos[0]).write_bytes(Path(photos[2]).read_bytes())
+        with pytest.raises(GamlensError, match="Call the lens again"):
+            view.shown(asked)
+        Path(photos[0]).write_bytes(before)
+        assert view.shown(asked)["sides"]
+
+
 def test_a_flat_map_is_noted(photos: list[str]) -> None:
     model = nets.small().float()
     torch.nn.init.zeros_(model.fc.weight)

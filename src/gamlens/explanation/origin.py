@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gamlens.pairs.pair_trace import PairTrace
     from gamlens.trace import Trace
 
+SAME_SCORE = 0.01  # how far the score of the same image may be off in another batch, relative to the scores of classes
+
 
 @dataclass(frozen=True, eq=False)
 class Origin:
@@ -37,18 +39,23 @@ class Origin:
         Args:
             rows: One result of this lens for a class, with one row; those of both sides for a pair.
             method: As `Lens.trace` takes it.
+
+        Raises:
+            GamlensError: If the lens prepares the image in another way than it was, or the score is another one now.
         """
         asked: dict[str, Any] = {"n": None, "method": method, "views": _views(rows[0])}
         if len(rows) > 1:
             x, y = ([side.picture()] for side in rows)
             pair = self.lens.trace_pair(x, y, **asked)
-            pair.sides(self.scored["score"], keep=False)
+            _check_same(rows, pair.sides(self.scored["score"], keep=False))
             return pair.release()
         target = int(rows[0].targets[0])
         wanted = None if target < 0 else [target]  # a callable score has no target
         keep = self.against is not None
         trace = self.lens.trace([rows[0].picture()], wanted, keep_graph=keep, **asked, **self.scored)
-        return (trace.contrast(wanted, self.against) if keep else trace).release()
+        trace = trace.contrast(wanted, self.against) if keep else trace
+        _check_same(rows, [trace])
+        return trace.release()
 
     def explain(
         self, rows: Sequence[Explanation], trace: Trace | PairTrace, method: str, n: int, refine: Any
@@ -70,14 +77,24 @@ class Origin:
         if len(rows) > 1:
             options["score"] = self.scored["score"]
         made: Any = trace.explain(method, n, **options)
-        found: tuple[Explanation, ...] = (made.x, made.y) if len(rows) > 1 else (made,)
-        for old, new in zip(rows, found, strict=True):
-            if old.frames != new.frames:
-                raise GamlensError(
-                    "This image was prepared in another way than the lens prepares it, so it cannot be explained again "
-                    "from here: call the lens with the method that you want."
-                )
-        return found
+        return (made.x, made.y) if len(rows) > 1 else (made,)
+
+
+def _check_same(rows: Sequence[Explanation], traces: Sequence[Trace]) -> None:
+    """Check that traces are of the images and the score of a result: a file may be another photo by now."""
+    if any(row.frames != trace.provenance.frames for row, trace in zip(rows, traces, strict=True)):
+        raise GamlensError(
+            "This image was prepared in another way than the lens prepares it, so it cannot be explained again from "
+            "here: call the lens with the method that you want."
+        )
+    row, trace = rows[0], traces[0]
+    found, wanted = float(trace.scores[0]), float(row.scores[0])
+    scale = 1.0 if trace.output is None else float(trace.output.abs().max())
+    if abs(found - wanted) > SAME_SCORE * max(scale, abs(found), abs(wanted)):
+        raise GamlensError(
+            f"The score was {wanted:.4g} and is {found:.4g} now: the image, or the model, has changed since. Call the "
+            "lens again."
+        )
 
 
 def _views(row: Explanation) -> tuple[str | float, ...]:

@@ -125,12 +125,14 @@ class Figure {
     return [clip((event.clientX - box.left) / box.width), clip((event.clientY - box.top) / box.height)];
   }
 
-  /** Take over a photo, (source, size, original, name), and decode it. */
+  /** Take over a photo, (source, size, original, name), and decode it; not if a later one was asked for meanwhile. */
   async load(photo) {
+    const turn = this.turn = (this.turn ?? 0) + 1;
     if (this.photo?.source === photo.source) return;
     const image = new Image();
     image.src = photo.source;
     await image.decode();
+    if (turn !== this.turn) return;
     [this.canvas.width, this.canvas.height] = photo.size;
     const context = this.canvas.getContext("2d", {willReadFrequently: true});
     context.drawImage(image, 0, 0, ...photo.size);

@@ -238,7 +238,7 @@ class ViewedResult:
         found: Matches = trace.matches(place, side=point.side, score=self.origin.scored["score"])
         height, width = there.original
         best = [min(max(found.best[0] / width, 0.0), 1.0), min(max(found.best[1] / height, 0.0), 1.0)]
-        share = f" ({100 * found.part / found.score:.1f} %)" if found.score else ""
+        share = f" ({100 * found.part / abs(found.score):.1f} %)" if found.score else ""
         asked_side = {"cell": here.cell_box(found.cell, found.cells), "spot": [point.x, point.y]}
         full = replace(found, frame=found.frame.scaled(self._sizes[1 - number])).full().cpu().numpy()
         answer = {
