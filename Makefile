@@ -29,9 +29,10 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[bench]'
 	touch $@
 
+# Not --quiet: mkdocs counts as failures only the warnings that it prints.
 docs: $(VENV)/.dev  ## docs/reference.md from the registries, then the site: site/index.html
 	$(BIN)/python docs/reference.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: $(VENV)/.dev  ## run the tutorials and store what they show: docs/tutorials/*.ipynb
 	$(BIN)/python docs/tutorials/run.py

@@ -1,23 +1,27 @@
 """A hook of MkDocs: every stored notebook of the docs becomes a page, with its pictures as files beside the page.
 
-The notebooks are not run: `docs/tutorials/run.py` has stored what they show. A page is named like its notebook, so that
-a link to `tutorials/class.ipynb` works in the site as it does in the repository.
+The notebooks are not run: `docs/tutorials/run.py` has stored what they show, and a notebook whose code has changed
+since stops the build. A page is named like its notebook, so that a link to `tutorials/class.ipynb` works in the site as
+it does in the repository.
 """
 
 from __future__ import annotations
 
 import base64
 import re
+import runpy
 from pathlib import Path
 
 import nbformat
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbformat import NotebookNode
 
 SUFFIX = ".ipynb"
 PICTURES = {"image/jpeg": "jpg", "image/png": "png"}
+sources = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tutorials" / "run.py"))["sources"]
 FENCE = "````"  # longer than a fence that code or its output may have inside
 
 
@@ -36,7 +40,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(page)
         text = Path(file.abs_src_path or "").read_text("utf-8")
         folder = file.src_uri.removesuffix(SUFFIX) + "_files"
-        _, pictures = markdown(nbformat.reads(text, as_version=4), Path(folder).name)
+        notebook = nbformat.reads(text, as_version=4)
+        if notebook.metadata.get("gamlens", {}).get("sources") != sources(notebook):
+            raise PluginError(f"What {file.src_uri} shows is not of its code: run `make notebooks`.")
+        _, pictures = markdown(notebook, Path(folder).name)
         for name, content in pictures.items():
             files.append(File.generated(config, f"{folder}/{name}", content=content))
         files.append(File.generated(config, f"{folder}/{Path(file.src_uri).name}", content=text))

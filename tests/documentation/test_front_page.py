@@ -8,7 +8,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from gamlens import GamlensWarning
 from gamlens.data.photos import photo, scene
@@ -36,6 +38,8 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["why"].scores.tolist() == pytest.approx([hit.score for hit in names["hits"]], abs=1e-4)
     assert {Path(hit.file).stem for hit in names["hits"]} == {"cat", "coffee"}
     assert names["run"].errors == []
+    drawn, wanted = Image.open("espresso.png"), Image.open(DOCS / "images/gallery/scene-espresso.jpg")
+    assert np.abs(np.asarray(drawn.convert("RGB"), float) - np.asarray(wanted)).mean() < 4  # of 255
     for made in ("espresso.png", "similar.png", "links.png", "first_hit.png", "out/leaderboard.html"):
         assert Path(made).stat().st_size > 10_000, made
 

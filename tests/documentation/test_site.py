@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ import gamlens
 from gamlens import adapters, bench, fuse
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = re.compile(r"^(?:https?:)?//", flags=re.IGNORECASE)
 LOADED = {  # tags and their attributes that make a browser fetch something
     "script": ("src",), "link": ("href",), "img": ("src", "srcset"), "iframe": ("src",), "source": ("src", "srcset"),
@@ -98,6 +100,14 @@ def test_nothing_comes_from_elsewhere(site: Path, pages: list[Path]) -> None:
     assert elsewhere(pages, sheets) == []
     # The theme fetches a library for diagrams from a network if a page has one.
     assert [page.name for page in pages if "mermaid" in seen(page).classes] == []
+
+
+def test_a_warning_stops_make_docs() -> None:
+    """mkdocs counts a warning in strict mode only where it would also print it."""
+    made = subprocess.run(["make", "--dry-run", "docs"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (build,) = (line.split() for line in made.splitlines() if "mkdocs build" in line)
+    assert "--strict" in build
+    assert not {"--quiet", "-q"} & set(build)
 
 
 def test_every_link_leads_somewhere(site: Path, pages: list[Path]) -> None:

@@ -75,16 +75,20 @@ def test_pages_fit_the_window(browser: Any, address: str, width: int) -> None:
         assert window.troubles == []
 
 
-def test_search_finds_a_name_with_plus_signs(browser: Any, address: str) -> None:
+@pytest.mark.parametrize("from_disk", [False, True], ids=["server", "disk"])
+def test_search_finds_a_name_with_plus_signs(browser: Any, address: str, site: Path, from_disk: bool) -> None:
+    address = site.as_uri() if from_disk else address
     with Window(browser, address) as window:
         page = window.open("index")
-        page.locator("input.md-search__input").fill("Grad-CAM++")
+        page.locator("input.md-search__input").press_sequentially("Grad-CAM++")
         page.wait_for_function(
             "document.querySelector('.md-search-result__list')?.innerText.includes('Grad-CAM++')", timeout=PATIENCE
         )
         assert page.locator(".md-search-result__item").count() >= 3
         first = page.locator(".md-search-result__link").first.get_attribute("href")
         assert first.startswith(address)
+        page.goto(first)
+        assert page.locator("h1").first.is_visible()
         assert window.troubles == []
 
 

@@ -6,6 +6,8 @@ import ast
 import importlib.util
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -160,6 +162,30 @@ def test_what_was_printed_in_parts_is_one_output() -> None:
     found = run.tidy(notebook).cells[0].outputs
     assert [output.get("text") for output in found] == ["a\nb\n", None, "c\n"]
     assert parts[1].text == "b\n"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_notebook_with_outputs_of_other_code_is_not_published(known: bool, tmp_path: Path) -> None:
+    """`make docs` fails: its outputs were stored for other code, or nothing says for which."""
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    notebook, hook = run.tidy(notebook_of("1")), ROOT / "docs" / "hooks" / "notebooks.py"
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "mkdocs.yml").write_text(f"{{site_name: a, use_directory_urls: false, plugins: [], hooks: ['{hook}']}}")
+
+    def publish() -> subprocess.CompletedProcess[str]:
+        nbformat.write(notebook, tmp_path / "docs" / "a.ipynb")
+        words = [sys.executable, "-m", "mkdocs", "build", "--quiet"]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert publish().returncode == 0
+    assert (tmp_path / "site" / "a.html").is_file()
+    if known:
+        notebook.cells[0].source = "2"
+    else:
+        del notebook.metadata["gamlens"]
+    failed = publish()
+    assert failed.returncode == 1
+    assert "What a.ipynb shows is not of its code: run `make notebooks`." in failed.stderr
 
 
 def test_a_notebook_becomes_a_page() -> None:
