@@ -85,10 +85,10 @@ def every_change(index: Index, place: Path) -> None:
 def state(index: Index) -> dict[str, object]:
     """All that an index says about its images: contents, columns, sizes, what is bad, and what was added."""
     images = list(index.catalogue.images().values())
-    columns = index.catalogue.metadata([image.slot for image in images])
+    known = index.catalogue.described([image.slot for image in images])
     return {
         "contents": contents(index),
-        "columns": {image.path: columns.get(image.slot, {}) for image in images},
+        "columns": {image.path: known[image.slot].metadata for image in images},
         "known": {image.path: (image.sha256, image.width, image.height) for image in images},
         "bad": index.catalogue.bad(),
         "sources": index.catalogue.sources(),

@@ -647,15 +647,15 @@ def test_compaction_between_a_search_and_its_rows(
     monkeypatch.setattr(writing, "FEW_HOLES", 1)
     index = made(tmp_path, lens, *range(6))
     reader = Index.open(tmp_path / "shop.gamlens", lens)
-    query, real = reader.query(photo(5)), reader.catalogue.metadata
+    query, real = reader.query(photo(5)), reader.catalogue.described
     assert Path(reader.search(query)[0].path).name == "5.png"
 
     def late(slots):
-        monkeypatch.setattr(reader.catalogue, "metadata", real)
+        monkeypatch.setattr(reader.catalogue, "described", real)
         index.remove([tmp_path / "photos" / f"{n}.png" for n in range(3)])
         return real(slots)
 
-    monkeypatch.setattr(reader.catalogue, "metadata", late)
+    monkeypatch.setattr(reader.catalogue, "described", late)
     hits = reader.search(query)
     assert sorted(Path(hit.path).name for hit in hits) == ["3.png", "4.png", "5.png"]
     assert Path(hits[0].path).name == "5.png"
@@ -955,8 +955,8 @@ def test_random_changes_are_followed(lens: CountingLens, tmp_path: Path, monkeyp
 def tags_now(index: Index) -> dict[str, tuple[str, Any]]:
     """The sha256 of the contents, and the column `tag`, of each image by its path."""
     images = list(index.catalogue.images().values())
-    known = index.catalogue.metadata([image.slot for image in images])
-    return {image.path: (image.sha256, known.get(image.slot, {}).get("tag")) for image in images}
+    known = index.catalogue.described([image.slot for image in images])
+    return {image.path: (image.sha256, known[image.slot].metadata.get("tag")) for image in images}
 
 
 def check_tags(old: dict[str, tuple[str, Any]], new: dict[str, tuple[str, Any]], turn: int) -> None:

@@ -26,7 +26,7 @@ def duplicate_hits(index: Index, threshold: float, *, status: Status) -> list[li
     for group in groups:
         own = _normalised(rows[group])
         best = np.concatenate([_nearest_others(own, start) for start in range(0, len(own), COMPARED_AT_ONCE)])
-        found.append([index.hit_of(images[int(now.slots[at])], float(best[i]), {}) for i, at in enumerate(group)])
+        found.append([index.hit_of(images[int(now.slots[at])], float(best[i])) for i, at in enumerate(group)])
     return found
 
 
@@ -49,7 +49,7 @@ def cluster_hits(index: Index, count: int, *, seed: int, status: Status) -> list
     for label in range(len(made.centres)):
         members = np.flatnonzero(made.labels == label)
         order = members[np.argsort(-near_middle[members], kind="stable")]
-        found.append([index.hit_of(images[int(now.slots[at])], float(near_middle[at]), {}) for at in order])
+        found.append([index.hit_of(images[int(now.slots[at])], float(near_middle[at])) for at in order])
     return sorted((group for group in found if group), key=lambda group: -len(group))
 
 

@@ -23,7 +23,7 @@ from gamlens.files import claimed, make_folder, sweep
 from gamlens.index import vector_file
 from gamlens.index.backends import BACKENDS
 from gamlens.index.building import NO_FILE, contents_sha256, file_state
-from gamlens.index.catalogue import CATALOGUE, Catalogue, IndexedImage, check_column, check_value
+from gamlens.index.catalogue import CATALOGUE, Catalogue, DescribedImage, IndexedImage, check_column, check_value
 from gamlens.index.changes import IndexChanges, Status
 from gamlens.index.cluster_building import CHUNK, add_on_cluster
 from gamlens.index.explained_hits import explain_by_traces, remembered_gallery
@@ -495,19 +495,21 @@ class Index:
             query.vector[None], min(top, many) or 1, None if many == now.search.rows else allowed
         )
         ranked = [(int(slot), float(value)) for slot, value in zip(found[0], values[0], strict=True) if slot >= 0]
-        slots_found = [slot for slot, _ in ranked]
-        images, rows = self.catalogue.images(slots_found), self.catalogue.metadata(slots_found)
-        hits = tuple(self.hit_of(images[slot], value, rows.get(slot, {})) for slot, value in ranked if slot in images)
+        images = self.catalogue.described([slot for slot, _ in ranked])
+        hits = tuple(self._hit(images[slot], slot, value) for slot, value in ranked if slot in images)
         return Hits(query, hits, self.score, many, tuple(own.values()))
 
-    def hit_of(self, image: IndexedImage, value: float, metadata: Mapping[str, Any]) -> Hit:
-        """An image of the index as a hit, where its file is now."""
+    def hit_of(self, image: IndexedImage, value: float) -> Hit:
+        """An image of the index as a hit without metadata, where its file is now."""
+        return self._hit(DescribedImage(image.id, image.path, image.width, image.height, {}), image.slot, value)
+
+    def _hit(self, image: DescribedImage, slot: int, value: float) -> Hit:
         moved = ""
         before, now = str(self._settings.get("place", "")), str(self.folder.absolute())
         if before and before != now and not os.path.exists(image.path):
             other = beside(image.path, before, now)
             moved = other if os.path.exists(other) else ""
-        return Hit(image.path, value, metadata, image.width, image.height, image.slot, image.id, moved)
+        return Hit(image.path, value, image.metadata, image.width, image.height, slot, image.id, moved)
 
     def _same_contents(self, files: Sequence[str]) -> dict[int, str]:
         """The slots and paths of images whose files have the same contents as one of `files`."""
@@ -649,7 +651,7 @@ class Index:
         return self._file_of(images[slot])
 
     def _file_of(self, image: IndexedImage) -> Picture:
-        file = self.hit_of(image, 0.0, {}).file
+        file = self.hit_of(image, 0.0).file
         return Picture(Path(file).name, path=file)
 
     @property

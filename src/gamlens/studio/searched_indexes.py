@@ -107,7 +107,7 @@ class SearchedIndexes:
             return found
         images = list(self.given.catalogue.images().values())
         for image in images[:: max(1, len(images) // QUERIES_OFFERED)]:
-            number, original = len(found), Path(self.given.hit_of(image, 0.0, {}).file)
+            number, original = len(found), Path(self.given.hit_of(image, 0.0).file)
             file = folder / f"{number}{original.suffix.lower()}"
             with suppress(*UNREADABLE):
                 if number < QUERIES_OFFERED and original.stat().st_size <= MOST_BYTES:
