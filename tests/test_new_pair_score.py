@@ -58,8 +58,8 @@ def test_compare() -> None:
         with pytest.warns(GamlensWarning) as said:
             same = lens.compare(X, torch.stack([X[0], Y[1]]), score=score)
         assert str(said[0].message) == (
-            "Pair 0: both embeddings are the same, so the closeness is 1 and has no gradient; the maps are empty. Use "
-            "score='cosine' to see what the images share."
+            "Pair 0: both embeddings are the same, so the closeness is 1 and has no gradient; the maps are empty. The "
+            "score 'cosine' shows what the images share."
         )
         assert same.scores[0] == 1
         assert same.x.maps[0].abs().max() == same.y.maps[0].abs().max() == 0

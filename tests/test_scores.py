@@ -277,7 +277,7 @@ def test_the_euclidean_distance_is_no_share_and_no_sum_over_positions():
     assert not entry.sums_over_positions
     assert entry.saturated_message(torch.tensor([False, True])) == (
         "Pair 1: both embeddings are the same up to rounding, so the Euclidean distance is zero and has no gradient; "
-        "the maps are empty. Use score='dot' to see what the images share."
+        "the maps are empty. The score 'dot' shows what the images share."
     )
 
 
@@ -293,7 +293,7 @@ def test_the_message_names_the_first_saturated_pairs():
     entry = PAIR_SCORES["cosine"]
     found = entry.saturated_message(torch.tensor([True, False, True]))
     assert found.startswith("Pair 0, 2: both embeddings point the same way or opposite ways, so the cosine is 1 or -1")
-    assert found.endswith("the maps are empty. Use score='dot' to see what the images share.")
+    assert found.endswith("the maps are empty. The score 'dot' shows what the images share.")
     assert "Pair 0, 1 and 3 more:" in entry.saturated_message(torch.ones(5).bool(), most=2)
 
 

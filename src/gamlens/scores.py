@@ -74,8 +74,23 @@ class PairScore:
         """The warning that names the pairs of a mask (P,), at most the first few of them."""
         rows = mask.nonzero()[:, 0].tolist()
         shown = ", ".join(map(str, rows[:most])) + (f" and {len(rows) - most} more" if len(rows) > most else "")
-        instead = f" Use score={self.instead!r} to see what the images share." if self.instead else ""
-        return f"Pair {shown}: {self.saturated_because}; the maps are empty.{instead}"
+        return f"Pair {shown}: {self.saturated_because}; the maps are empty.{self._instead_of_saturated()}"
+
+    def saturated_in_set(self, names: Sequence[str], mask: Tensor, *, most: int = 4) -> str:
+        """The warning that names the pairs of images of a set whose scores have no gradient.
+
+        Args:
+            names: The names of the images, (K,).
+            mask: Which pairs they are, (K,K) of bool.
+            most: How many of them are named.
+        """
+        pairs = (mask | mask.T).triu().nonzero().tolist()
+        shown = ", ".join(f"{names[one]} and {names[other]}" for one, other in pairs[:most])
+        shown += f" (and {len(pairs) - most} more pairs)" if len(pairs) > most else ""
+        return f"{shown}: {self.saturated_because}; the maps leave this out.{self._instead_of_saturated()}"
+
+    def _instead_of_saturated(self) -> str:
+        return f" The score {self.instead!r} shows what the images share." if self.instead else ""
 
     def defined(self, x: Tensor, y: Tensor) -> Check:
         """A check that every embedding of x and y (P,D) has a score. It does not wait for the device."""

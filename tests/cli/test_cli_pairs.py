@@ -17,8 +17,9 @@ from torchvision.models import VisionTransformer
 from typer.testing import CliRunner
 
 from gamlens import Explanation, Lens, PairExplanation, Transform
-from gamlens.cli import app, common, compare_command, explain, group_command
+from gamlens.cli import app, common, compare_command, explain, group_command, pair_links
 from gamlens.data.photos import path
+from gamlens.evaluation.pair_tests.pair_plan import PAIR_METHODS
 
 runner = CliRunner()
 CHEETAH, FACE, LION = (str(path(name)) for name in ("cheetah", "cheetah_face", "lion"))
@@ -120,9 +121,19 @@ def test_links(tmp_path: Path) -> None:
     assert Path(split["file"]) == tmp_path / "cheetah-lion" / "links.png"
     assert drawn.width > 1000
     text = run("compare", CHEETAH, LION, "--links", "--cells", "3", out=tmp_path)
-    for said in ("9 x 9 pairs of places", "baseline zeros", "x1 is where the map is high", "x1 matches y1: "):
+    for said in ("9 x 9 pairs of places", "baseline zeros", "x1 is where places raise the score most", "x1 matches y1: "):
         assert said in text
     assert "links.png" in text
+
+
+def test_the_help_of_evaluate_names_the_methods_of_pairs() -> None:
+    text = " ".join(runner.invoke(app, ["evaluate", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    assert f"these --methods: {', '.join(PAIR_METHODS.split(','))}, where" in text
+
+
+def test_places_of_a_tiny_photo_have_decimals() -> None:
+    assert pair_links._numbers((0, 2.25, 0.5, 3)) == "0.00,2.25,0.50,3.00"
+    assert pair_links._numbers((0, 20.25, 99.5, 30)) == "0,20,100,30"
 
 
 def test_a_box_of_everything_has_everything(tmp_path: Path) -> None:

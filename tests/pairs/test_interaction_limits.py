@@ -130,6 +130,20 @@ def _errors() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_errors")
+def test_a_baseline_of_inference_mode() -> None:
+    """Such a tensor does not know whether it was changed, so nothing is reused for it."""
+    pair = traced("max")
+    wanted = pair.interactions(baseline=torch.zeros(1, dtype=torch.float64))
+    with torch.inference_mode():
+        baseline = torch.zeros(1, dtype=torch.float64)
+        inside = pair.interactions(baseline=baseline)
+    for found in (inside, pair.interactions(baseline=baseline)):
+        torch.testing.assert_close(found.matrix, wanted.matrix)
+    with torch.inference_mode():
+        baseline += 1
+    assert not torch.allclose(pair.interactions(baseline=baseline).matrix, wanted.matrix)
+
+
 def test_what_torch_says_of_itself_is_hidden() -> None:
     """It does so once per process, when the derivatives are loaded: here in its place, with its words."""
     with tail._without_torch_warnings():

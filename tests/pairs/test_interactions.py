@@ -6,17 +6,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nets
+import numpy as np
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_mode
 from pair_nets import Head, X, Y, traced, transformer
 from torch import Tensor, nn
-from torchvision.models import VisionTransformer
+from torchvision.models import VisionTransformer, resnet18
 
 from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.inputs.frame import Frame
 from gamlens.pairs import embedding_parts
 from gamlens.pairs.interactions import Interactions
 from gamlens.pairs.pair_trace import PairTrace
+
+
+class GeneralisedMean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(min=1e-6).pow(3).mean(dim=(2, 3), keepdim=True).pow(1 / 3)
 
 
 def blocks(pair: PairTrace) -> list[Tensor]:
@@ -28,7 +35,7 @@ def naive_parts(net: Head, h: Tensor, start: Tensor, steps: int = 400) -> Tensor
     total = 0
     for step in range(steps):
         at = start + (step + 0.5) / steps * (h - start)
-        jacobian = torch.autograd.functional.jacobian(lambda own: net.embed(own[None])[0], at)
+        jacobian = torch.autograd.functional.jacobian(lambda own: net.embed(own[None])[0], at, vectorize=True)
         total = total + torch.einsum("dcij,cij->ijd", jacobian, h - start) / steps
     return total
 
@@ -202,11 +209,17 @@ def test_number_of_forwards_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     entering.remove(), leaving.remove()
 
 
-def test_twelve_forwards_for_a_block_as_large_as_that_of_a_resnet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """7 x 7 positions and 20 steps: 1,960 rows. Channels and memory are 1/64 of 2048 and of what is allowed."""
+@pytest.mark.parametrize("head", [[], [nn.Linear(32, 1000)]], ids=["no head", "a head"])
+def test_twelve_forwards_for_a_block_as_large_as_that_of_a_resnet(
+    head: list[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7 x 7 positions and 20 steps: 1,960 rows. Channels and memory are 1/64 of 2048 and of what is allowed.
+
+    The weight of a head is larger than the block of one row, but does not grow with the rows.
+    """
     monkeypatch.setattr(embedding_parts, "BYTES_AT_ONCE", embedding_parts.BYTES_AT_ONCE // 64)
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 32, 1), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    net = nn.Sequential(nn.Conv2d(3, 32, 1), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), *head)
     seen: list[int] = []
     net[2].register_forward_hook(lambda _, given, out: seen.append(len(out)))
     pair = Lens(net, blocks=["1"], embedding="3").trace_pair(torch.rand(1, 3, 7, 7), torch.rand(1, 3, 7, 7))
@@ -227,11 +240,38 @@ def test_the_model_is_left_as_it_was() -> None:
     pair.interactions(steps=2)
     with pytest.raises(GamlensError, match="A baseline has the shape of the block"):
         pair.interactions(baseline=torch.zeros(7))
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("in the middle of a derivative")
+
+    handle = net.last.register_forward_pre_hook(lambda _, given: fails() if _is_dual(given[0]) else None)
+    with pytest.raises(GamlensError, match="in the middle of a derivative"):
+        pair.interactions(baseline="blank", steps=3)
+    handle.remove()
+    assert forward_mode._current_level == -1
     assert all(module.training for module in net.modules())
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert {name: value.requires_grad for name, value in net.named_parameters()} == flags
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     assert all(value.grad is None for value in net.parameters())
+
+
+def _is_dual(tensor: Tensor) -> bool:
+    return forward_mode._current_level >= 0 and forward_mode.unpack_dual(tensor).tangent is not None
+
+
+@pytest.mark.parametrize("pool", [nn.AdaptiveMaxPool2d(1), GeneralisedMean()], ids=["max", "generalised mean"])
+def test_other_pooling_of_a_real_network(pool: nn.Module) -> None:
+    """A ResNet-18 with its head: the parts add up to the score, and the steps of each image run in two batches."""
+    torch.manual_seed(0)
+    net = resnet18()
+    net.avgpool = pool
+    photos = [torch.rand(1, 3, 224, 224) for _ in range(2)]
+    found = Lens(net, embedding="fc:input").trace_pair(*photos).interactions(steps=3)
+    assert found.matrix.shape == (7, 7, 7, 7)
+    assert found.forwards <= 12
+    assert not found.exact
+    assert abs(found.gap) < 1e-4 * abs(found.score)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -383,8 +423,12 @@ def test_overlapping_regions_share_a_cell() -> None:
         (lambda p: p.interactions(baseline="grey"), "baseline='grey'"),
         (lambda p: p.interactions(baseline=0), "baseline=0: give one of .* or a tensor"),
         (lambda p: p.interactions(pair="0"), "pair='0': give the number of a pair"),
+        (lambda p: p.interactions(baseline=np.zeros((2, 2))), "baseline=a ndarray: give one of .* or a tensor"),
         (lambda p: p.interactions().links(0), "most=0"),
+        (lambda p: p.interactions().regions("x", most=-1), "most=-1: give a whole number of at least 1"),
+        (lambda p: p.interactions().between({}, {}).sentences(0), "most=0"),
         (lambda p: p.interactions().between({"a": (90, 90, 99, 99)}, {}), "empty or outside"),
+        (lambda p: p.interactions().between({"a": torch.zeros(4, 4).bool()}, {}), "mask of 'a' is empty"),
         (lambda p: p.interactions().between({"elsewhere": (0, 0, 9, 9)}, {}), "cannot be called"),
         (lambda p: p.interactions().between({"a": torch.ones(3, 3)}, {}), "neither a box"),
         (lambda p: p.interactions().between({"a": "left half"}, {}), "neither a box.*left half"),
@@ -396,6 +440,14 @@ def test_overlapping_regions_share_a_cell() -> None:
 def test_errors(call: Callable[[PairTrace], object], message: str) -> None:
     with pytest.raises(GamlensError, match=message):
         call(traced("max"))
+
+
+def test_numbers_of_other_packages() -> None:
+    pair = traced("max")
+    found = pair.interactions(steps=np.int64(3), cells=np.int64(2))
+    assert found.matrix.shape == pair.interactions(steps=3, cells=2).matrix.shape
+    assert found.steps == 3
+    assert found.links(np.int64(2)) == found.links(2)
 
 
 def test_the_embedded_network_is_split_exactly() -> None:

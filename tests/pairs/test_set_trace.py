@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import nets
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from gamlens import GamlensError, Lens
+from gamlens import GamlensError, GamlensWarning, Lens
 from gamlens.pairs import set_trace
 from gamlens.trace import Trace
 
@@ -166,6 +168,24 @@ def test_a_group_of_two_is_a_pair(net: Lens) -> None:
     group, pair = net.group(IMAGES[:2], method="gam"), net.compare(IMAGES[:1], IMAGES[1:2], method="gam")
     torch.testing.assert_close(group.images.maps[0], pair.x.maps[0])
     torch.testing.assert_close(group.images.maps[1], pair.y.maps[0])
+
+
+def test_scores_without_a_gradient_are_named() -> None:
+    """The cosine of two images that are the same is 1 and has no gradient: a warning says which images they are."""
+    lens = Lens(nets.small())
+    batch = torch.cat([IMAGES[:2], IMAGES[:1]])
+    with pytest.warns(GamlensWarning) as said:
+        lens.trace_set(batch).group()
+    assert [str(one.message) for one in said] == [
+        "image 0 and image 2: both embeddings point the same way or opposite ways, so the cosine is 1 or -1 and has no "
+        "gradient; the maps leave this out. The score 'dot' shows what the images share."
+    ]
+    with pytest.warns(GamlensWarning) as said:
+        lens.trace_set(batch).contrast(0, 1, 2, method="gam")
+    assert str(said[0].message).startswith("image 0 and image 2: both embeddings")
+    with warnings.catch_warnings(action="error"):
+        lens.trace_set(IMAGES).group()
+        lens.trace_set(batch).group(score="dot")
 
 
 def test_saved_and_drawn(net: Lens, tmp_path: object) -> None:

@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_mode
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -123,7 +124,7 @@ class NetworkTail:
     def _embedded(self, rows: Tensor, images: int, *, measured: bool = False) -> Tensor | None:
         """Run the network on `images` blank images, with `rows` in place of the block: the embedding that was read."""
         found: list[Tensor] = []
-        sizes = _LargestTensor()
+        sizes = _LargestTensor(self.guard.model)
 
         def take(point: LayerPoint, tensor: Tensor, in_place: bool) -> Tensor:
             if point == self.point:
@@ -149,17 +150,25 @@ class NetworkTail:
 
 
 class _LargestTensor(TorchDispatchMode):
-    """Notes the size of the largest tensor that any operation returns, as `bytes`."""
+    """Notes the size of the largest tensor that any operation returns, as `bytes`.
 
-    def __init__(self) -> None:
+    Views of the model's parameters and buffers, such as a transposed weight, do not count: they do not grow with the
+    number of rows.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
+        self._weights = {own.untyped_storage().data_ptr() for own in chain(model.parameters(), model.buffers())}
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
-        sizes = (own.numel() * own.element_size() for own in tree_leaves(found) if isinstance(own, Tensor))
+        made = (own for own in tree_leaves(found) if isinstance(own, Tensor))
+        sizes = (
+            own.numel() * own.element_size() for own in made if own.untyped_storage().data_ptr() not in self._weights
+        )
         self.bytes = max(self.bytes, *sizes, 0)
         return found
 

@@ -104,7 +104,7 @@ def evaluate(
     input: options.InputChoice = "squash",
     fill: Annotated[str, Option(help=_choice("fill", "With objective: the colour of hidden pixels"))] = "black",
     masked: Annotated[
-        str, Option(help=_choice("masked", "With objective and pairs: hide pixels in one image at a time, or in both"))
+        str, Option(help=_choice("masked", "With objective, for pairs: hide pixels in one image at a time, or in both"))
     ] = "one",
     box_: options.BoxChoice = "all",
     pairs_: options.PairChoice = "drawn",
@@ -206,7 +206,7 @@ def evaluate(
 
     `gamlens evaluate pairs` tests explanations of pairs and writes a page with its results into --out. Its defaults are
     --task cosine --n 2 --fill mean --curves 10 --chunk 4 --limit 100, and these --methods: gam, grad_cam, grad_cam_pp,
-    layer_cam, vdsn, vdsn_max, gam+refine, occlusion, interactions, where
+    layer_cam, vdsn, vdsn_max, gam+refine, occlusion, interactions, interactions_average, where
     occlusion slides a window over one image, and interactions link places of both. The time that it shows for a method
     is that of the forward that all methods share, of the backward where the method reads gradients, and of its own
     maps. Options that do not apply are refused.

@@ -21,6 +21,7 @@ from gamlens.render import BoxCorners, is_marked_png, write_png
 from gamlens.scores import PAIR_SCORES
 
 LINKS_FILE = "links.png"
+SMALL_BOX = 5  # pixels
 
 LinksFlag = Annotated[
     bool,
@@ -67,7 +68,7 @@ BaselineName = Annotated[
 def _box_help(which: str) -> str:
     return (
         f"With --links: a region of the {which} image to split the score by, NAME=x0,y0,x1,y1 in its pixels; repeat "
-        "the option for several. By default regions are found where the map is high."
+        "the option for several. By default regions are found where places raise the score most."
     )
 
 
@@ -233,7 +234,7 @@ class SplitScore:
         say_rows(header, [_line(link) for link in self.links])
         for name, region in (*self.regions[0].items(), *self.regions[1].items()):
             if isinstance(region, Tensor):
-                say(f"{name} is where the map is high, in the box {_numbers(box_of(region))}")
+                say(f"{name} is where places raise the score most, in the box {_numbers(box_of(region))}")
         for sentence in self.parts.sentences():
             say(sentence)
 
@@ -247,8 +248,9 @@ def _line(link: Link) -> tuple[str, ...]:
 
 
 def _numbers(box: Sequence[float]) -> str:
-    """A box as --x-box and --y-box take it."""
-    return ",".join(f"{value:.0f}" for value in box)
+    """A box as --x-box and --y-box take it: whole pixels, or decimals where that would leave less than a few pixels."""
+    small = min(box[2] - box[0], box[3] - box[1]) < SMALL_BOX
+    return ",".join(f"{value:.2f}" if small else f"{value:.0f}" for value in box)
 
 
 def box_of(region: Any) -> list[float]:

@@ -21,7 +21,7 @@ have everywhere.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -208,16 +208,20 @@ def integrated_parts(
     return EmbeddingParts(found[:count].view(*positions.cells, -1), aside, at_start, name, False)
 
 
-def check_steps(steps: int) -> None:
-    """Raise an error unless `steps` is a number of steps of the integral."""
-    if not isinstance(steps, int) or isinstance(steps, bool) or not 1 <= steps <= MOST_INTEGRAL_STEPS:
-        raise GamlensError(f"steps={steps!r}: give a whole number from 1 to {MOST_INTEGRAL_STEPS}.")
+def checked_count(name: str, value: Any, most: int | None = None) -> int:
+    """A whole number of at least 1, and of at most `most`, that was given as the argument `name`."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < 1 or (most is not None and value > most):
+        limits = "of at least 1" if most is None else f"from 1 to {most}"
+        raise GamlensError(f"{name}={value!r:.80}: give a whole number {limits}.")
+    return int(value)
 
 
 def check_baseline(baseline: str | Tensor) -> None:
     """Raise an error if `baseline` is neither a tensor nor one of BASELINES."""
     if not isinstance(baseline, Tensor) and not (isinstance(baseline, str) and baseline in BASELINES):
-        raise GamlensError(f"baseline={baseline!r:.80}: give one of {', '.join(BASELINES)}, or a tensor.")
+        given = repr(baseline) if isinstance(baseline, str | int | float) else f"a {type(baseline).__name__}"
+        raise GamlensError(f"baseline={given:.80}: give one of {', '.join(BASELINES)}, or a tensor.")
 
 
 def _baseline(

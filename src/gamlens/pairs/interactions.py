@@ -24,7 +24,7 @@ from gamlens import boxes, fuse, render
 from gamlens.errors import GamlensError
 from gamlens.inputs.frame import Frame
 from gamlens.inputs.images import Picture
-from gamlens.pairs.embedding_parts import EmbeddingParts, overlaps
+from gamlens.pairs.embedding_parts import EmbeddingParts, checked_count, overlaps
 
 PairSide = Literal["x", "y"]
 Regions = Mapping[str, Any]  # {name: a box (x0,y0,x1,y1) in original pixels, or a mask (height,width) of bool}
@@ -73,6 +73,7 @@ class RegionParts:
 
     def sentences(self, most: int = 5) -> list[str]:
         """The largest parts in words, such as "dog matches dog: 71 % of the score"."""
+        most = checked_count("most", most)
         order = self.values.flatten().abs().argsort(descending=True, stable=True)[:most].tolist()
         width, shares = len(self.y_names), self.shares.flatten()
         of = "the score" if self.score >= 0 else "the size of the negative score"
@@ -100,7 +101,8 @@ class Interactions:
         steps: The number of steps of the integral; 0 if `exact`.
         baseline: The name of the baseline: "zeros", "blank" (an image of the mean colour), "average" (what both images
             have on average) or "given".
-        forwards: How many times the network was run for this.
+        forwards: How many times the network was run for this. The layers up to the block see one image each time, those
+            after it as many rows as fit into memory.
         pictures, frames: Both images, and where the model's input lies in each of them.
         name: The name of the score.
 
@@ -196,8 +198,7 @@ class Interactions:
         The strongest pair of cells that is left, together with those pairs of the same sign that lie at most one cell
         from it in both images and are at least half as strong, makes one link; this is repeated `most` times.
         """
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise GamlensError(f"most={most!r}: give a whole number of links, 1 or more.")
+        most = checked_count("most", most)
         left, found = self.matrix.detach().double().cpu().clone(), []
         for _ in range(min(most, left.numel())):
             at = int(left.abs().argmax())
@@ -286,6 +287,7 @@ class Interactions:
             most: How many regions at most.
         """
         boxes.check_threshold(threshold)
+        most = checked_count("most", most)
         bright = self.full(side, positive=True) >= threshold
         labels = boxes.components(bright[None].cpu())[0]
         sizes = {int(label): int((labels == label).sum()) for label in set(labels.flatten().tolist()) if label}
@@ -326,6 +328,8 @@ def _mask_of(name: str, region: Any, frame: Frame) -> Tensor:
         return rows[:, None] * columns[None]
     if found.shape != frame.original or found.dtype != torch.bool:
         raise _no_region(name, frame, f"{found.dtype} {tuple(found.shape)}")
+    if not bool(found.any()):
+        raise GamlensError(f"The mask of {name!r} is empty: leave it out, or give one with a pixel that is True.")
     return frame.mask_in(found.cpu()).double()
 
 

@@ -30,11 +30,12 @@ from gamlens.pairs.embedding_parts import (
     AUTO_BASELINE,
     AVERAGE,
     BLANK,
+    MOST_INTEGRAL_STEPS,
     CellLayout,
     EmbeddingParts,
     average_activation,
     check_baseline,
-    check_steps,
+    checked_count,
     integrated_parts,
     pooled_parts,
     pooled_scale,
@@ -372,9 +373,8 @@ class PairTrace:
             (torch.Size([2, 2]), ('left', 'elsewhere'))
         """
         check_baseline(baseline)
-        check_steps(steps)
-        if cells is not None and (not isinstance(cells, int) or isinstance(cells, bool) or cells < 1):
-            raise GamlensError(f"cells={cells!r}: give a whole number of rows and columns, or None for all positions.")
+        steps = checked_count("steps", steps, MOST_INTEGRAL_STEPS)
+        cells = None if cells is None else checked_count("cells", cells)
         split = self._split(pair, score, steps, baseline, cells)
         found = Interactions.from_parts(
             *split.parts,
@@ -450,6 +450,8 @@ class PairTrace:
         self, pair: int, steps: int, baseline: str | Tensor, cells: int | None
     ) -> tuple[tuple[EmbeddingParts, EmbeddingParts], int]:
         """The parts of the embeddings of both images of a pair, and how many forwards they took. They are kept."""
+        if not isinstance(baseline, str) and baseline.is_inference():  # it does not know whether it was changed
+            baseline = baseline.clone()
         given = baseline if isinstance(baseline, str) else (id(baseline), baseline._version)  # changed in place?
         key = (pair % len(self), steps, given, cells)
         with self._lock:

@@ -23,8 +23,8 @@ from torch import Tensor
 from gamlens import fuse, scores
 from gamlens.capture.forward import BY_NETWORK, ForwardRecord
 from gamlens.capture.guard import outside_inference_mode
-from gamlens.capture.nonblocking import finite_score
-from gamlens.errors import GamlensError
+from gamlens.capture.nonblocking import Check, finite_score
+from gamlens.errors import GamlensError, readable
 from gamlens.explanation import ContrastExplanation, GroupExplanation
 from gamlens.fuse import at_least_float32, without_autocast
 from gamlens.refine import Refine
@@ -102,10 +102,13 @@ class SetTrace:
         key = ("contrast", score, *places)
         first, second, third = map(list, places)
         e = self.embeddings
+        flat = torch.zeros(len(self), len(self), dtype=torch.bool, device=e.device)
         with torch.no_grad(), without_autocast(e):
             score_a, score_b = entry.fn(e[first], e[second]), entry.fn(e[first], e[third])
+            for value, other in ((score_a, second), (score_b, third)):
+                flat[first, other] |= entry.saturated_pairs(value, e[first], e[other])
         name = f"{scores.score_name(score)} difference"
-        trace = self._trace(key, _contrasts(entry, first, second, third), name)
+        trace = self._trace(key, _contrasts(entry, first, second, third), name, self._saturated(entry, flat))
         made = trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
         sides = [made[list(range(role, len(made), 3))] for role in range(3)]
         return ContrastExplanation(
@@ -140,9 +143,12 @@ class SetTrace:
         e = self.embeddings
         with torch.no_grad(), without_autocast(e):
             pair_scores = torch.stack([entry.fn(own.expand_as(e), e) for own in e])
+            rows = zip(pair_scores, e, strict=True)
+            flat = torch.stack([entry.saturated_pairs(row, own.expand_as(e), e) for row, own in rows])
+            flat.fill_diagonal_(False)
         name = f"mean {scores.score_name(score)}"
         everyone = Turn(partial(_group, entry), list(range(len(self))))
-        trace = self._trace(("group", score), [everyone], name)
+        trace = self._trace(("group", score), [everyone], name, self._saturated(entry, flat))
         made = trace.explain(method, n, fuse, lattice=lattice, refine=refine, sign=sign)
         return GroupExplanation(images=made, pair_scores=pair_scores)
 
@@ -158,20 +164,27 @@ class SetTrace:
             raise GamlensError(f"There is no image {bad[0]}: there are {len(self)}, numbered 0 to {len(self) - 1}.")
         return found
 
-    def _trace(self, key: Any, turns: Sequence[Turn], name: str) -> Trace:
+    def _saturated(self, entry: scores.PairScore, mask: Tensor) -> Check:
+        """The warning that some of the scores, those of a mask (K,K), have no gradient, and so no part in the maps."""
+        names = [readable(picture.name) for picture in self.provenance.pictures]
+        return Check(mask.any, partial(entry.saturated_in_set, names, mask), fatal=False)
+
+    def _trace(self, key: Any, turns: Sequence[Turn], name: str, check: Check) -> Trace:
         """The Trace of some relations: one short backward each, which is kept for later calls.
 
         Args:
             key: What tells these relations from others.
             turns: The relations, and the images of each that get a row.
             name: What the numbers that are explained are called.
+            check: A warning about these numbers.
         """
         with self._lock:
             if key not in self._traces:
                 provenance = self.provenance.scored_by(name)
                 # Each turn gives gradients of all images; only the wanted rows are kept until the next one.
                 made = (_rows_of(self._whole_trace(turn.relation, provenance), turn.images) for turn in turns)
-                self._traces[key] = _joined(list(made), self.record)
+                joined = _joined(list(made), self.record)
+                self._traces[key] = replace(joined, checks=joined.checks.with_check(check, joined.scores.device))
             return self._traces[key]
 
     def _whole_trace(self, relation: Relation, provenance: Provenance) -> Trace:
