@@ -14,7 +14,9 @@ for `exact` a numpy product and faiss's IndexFlatIP of the same unit vectors in 
 opened by the library itself, with as many candidates as ours asks for ("bare", to which the others are compared) and
 with just the ten hits. Ours scores its best candidates again in float64. Recall is the share of the ten best of an
 exact search. A "new" filter is one that was not asked before; the index remembers the last few. "After a change":
-another connection has changed one image's metadata.
+another connection has changed one image's metadata. Where the vectors are as wide as the model's, photos are queries,
+too: `Index.search` with a file, which includes decoding, one forward and the look for its own contents, beside
+`Lens.embed` of the file and the bare library.
 
 `--measure cost`: `Index.add` of 256 photos, with and without activations, beside a plain no-grad forward of the same
 decoded images in batches of the same size, as they are and in the memory format channels_last, which `Index.add` uses
@@ -72,14 +74,15 @@ Table = list[tuple[str, ...]]
 
 def speed(args: argparse.Namespace) -> list[Table]:
     lens = real.lens(MODELS[0])
-    vectors = embedded(lens, photos(args.limit), args.work / f"photos-{MODELS[0]}.gamlens")[1]
+    files, vectors = embedded(lens, photos(args.limit), args.work / f"photos-{MODELS[0]}.gamlens")
     asked = {tuple(map(int, text.split("x"))): None for text in args.cases}
     if args.limit:
         asked = {(min(rows, 60 * args.limit), width): None for rows, width in asked}
     queries = min(args.queries, args.limit or args.queries)
     cases: list[search_speed.SpeedCase] = []
     for rows, width in asked:
-        for case in search_speed.measured(lens, vectors, rows, width, args.backends, queries, args.work):
+        made = search_speed.measured(MODELS[0], files, vectors, rows, width, args.backends, queries, args.work)
+        for case in made:
             cases.append(case)
             print(f"{case.backend}, {rows:,} x {width:,}, is done", flush=True)
             if args.markdown:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import real
 from numpy.typing import NDArray
 from search_vectors import Floats, filled_index, made_rows, projected, use_backend
 
-from gamlens import Index, Lens
+from gamlens import Index
 from gamlens.index.backends import BACKENDS
 from gamlens.index.backends.approximate import CANDIDATES_PER_HIT, FEWEST_CANDIDATES
 from gamlens.index.backends.exact_search import ExactSearch
@@ -30,6 +31,7 @@ CANDIDATES = max(FEWEST_CANDIDATES, CANDIDATES_PER_HIT * TOP)
 SHARES = (0.5, 0.01, 0.0001)  # how many rows filters let through
 FILTERED = 20  # queries with each filter
 WARM = 5
+PHOTOS = 50  # that are queries
 MIB = 2**20
 Slots = NDArray[np.int64]
 
@@ -47,6 +49,7 @@ class SpeedCase:
         times: Seconds of each call, by contender.
         recalls: The share of the exact ten best that each contender finds.
         filters: By share: seconds with a new filter, seconds with the same one again, recall.
+        photo_times: Seconds from a photo's file to the hits, by contender; {} if the vectors are not the model's.
     """
 
     rows: int
@@ -62,12 +65,21 @@ class SpeedCase:
     times: dict[str, list[float]] = field(default_factory=dict)
     recalls: dict[str, float] = field(default_factory=dict)
     filters: dict[float, tuple[list[float], list[float], float]] = field(default_factory=dict)
+    photo_times: dict[str, list[float]] = field(default_factory=dict)
 
 
 def measured(
-    lens: Lens, photo_vectors: Floats, rows: int, width: int, backends: Sequence[str], queries: int, work: Path
+    model: str,
+    photos: Sequence[str],
+    photo_vectors: Floats,
+    rows: int,
+    width: int,
+    backends: Sequence[str],
+    queries: int,
+    work: Path,
 ) -> Iterator[SpeedCase]:
-    """All backends on made vectors (rows,width)."""
+    """All backends on made vectors (rows,width); `photos`, which gave the vectors, are queries, too."""
+    lens = real.lens(model)
     base = projected(photo_vectors, width)
     place = filled_index(work, lens, base, rows)
     asked = np.concatenate(list(made_rows(base, queries, seed=2)))
@@ -76,7 +88,10 @@ def measured(
         settings = use_backend(place, name)
         if not BACKENDS[name].exact:
             case = in_new_process(build, case, place, settings)
-        yield in_new_process(search, case, place, asked)
+        case = in_new_process(search, case, place, asked)
+        if width == photo_vectors.shape[1]:
+            case = in_new_process(search_photos, case, place, model, photos[:PHOTOS])
+        yield case
 
 
 def in_new_process(fn: Callable[..., SpeedCase], *given: Any) -> SpeedCase:
@@ -122,6 +137,29 @@ def search(case: SpeedCase, place: Path, asked: Floats) -> SpeedCase:
     start = time.perf_counter()
     index.search(queries[0], top=TOP)
     case.change_s = time.perf_counter() - start
+    index.close()
+    return case
+
+
+def search_photos(case: SpeedCase, place: Path, model: str, files: Sequence[str]) -> SpeedCase:
+    """Search for photos by their files, beside a plain forward of the same photo and the bare library."""
+    lens = real.lens(model)
+    index = Index.open(place, lens)
+    now = index.snapshot()
+    vectors = np.asarray(now.vectors)
+    units = np.zeros((len(files), vectors.shape[1]), np.float32)
+    _, bare = next(iter(BARE[case.backend](place, now.settings, vectors, units).items()))
+
+    def embedded_and_bare(at: int) -> Slots:
+        vector = lens.embed(files[at])[0]
+        units[at] = (vector / vector.norm()).numpy()
+        return bare(at)
+
+    contenders = {
+        "Index.search": lambda at: np.array([hit.slot for hit in index.search(files[at], top=TOP)]),
+        "embed, then bare": embedded_and_bare,
+    }
+    take_turns(contenders, len(files), case.photo_times)
     index.close()
     return case
 
@@ -235,12 +273,15 @@ def status_mib(name: str) -> float:
 
 
 def tables(cases: Sequence[SpeedCase]) -> list[list[tuple[str, ...]]]:
-    """Three tables: what each backend takes, how long searches take, and searches with filters."""
+    """Tables of what each backend takes, of how long searches take, of photos as queries, and of filters."""
     costs: list[tuple[str, ...]] = [
         ("rows x width", "backend", "build s", "peak MiB while building", "file MiB", "open and first search s",
          "own MiB", "mapped MiB", "after a change s"),
     ]  # fmt: skip
     speeds: list[tuple[str, ...]] = [("rows x width", "backend", "call", "p50 ms", "p99 ms", "over bare", "recall@10")]
+    photos: list[tuple[str, ...]] = [
+        ("rows x width", "backend", "call with a photo's file", "p50 ms", "p99 ms", "over bare")
+    ]
     filters: list[tuple[str, ...]] = [
         ("rows x width", "backend", "let through", "new filter p50 ms", "same filter p50 ms", "p99 ms", "recall@10")
     ]
@@ -254,10 +295,14 @@ def tables(cases: Sequence[SpeedCase]) -> list[list[tuple[str, ...]]]:
             middle, slow = np.percentile(own, (50, 99))
             over = "1" if name.startswith("bare") else f"{100 * (middle / bare - 1):+.0f} %"
             speeds.append((*head, name, ms(middle), ms(slow), over, f"{case.recalls[name]:.3f}"))
+        for name, own in case.photo_times.items():
+            bare, (middle, slow) = float(np.median(case.photo_times["embed, then bare"])), np.percentile(own, (50, 99))
+            over = f"{100 * (middle / bare - 1):+.0f} %" if name == "Index.search" else "1"
+            photos.append((*head, name, ms(middle), ms(slow), over))
         for share, (new, same, right) in case.filters.items():
             values = ms(np.median(new)), ms(np.median(same)), ms(np.percentile(same, 99))
             filters.append((*head, f"{100 * share:g} %", *values, f"{right:.3f}"))
-    return [costs, speeds, filters]
+    return [costs, speeds, photos, filters]
 
 
 def ms(seconds: Any) -> str:
