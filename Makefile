@@ -30,8 +30,9 @@ $(VENV)/.bench: $(VENV)/.made pyproject.toml
 	touch $@
 
 # Not --quiet: mkdocs counts as failures only the warnings that it prints.
-docs: $(VENV)/.dev  ## docs/reference.md from the registries, then the site: site/index.html
+docs: $(VENV)/.dev  ## docs/reference.md from the registries, stale tutorials, then the site: site/index.html
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/tutorials/run.py --stale
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: $(VENV)/.dev  ## run the tutorials and store what they show: docs/tutorials/*.ipynb

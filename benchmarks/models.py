@@ -43,8 +43,10 @@ INTRODUCTION = """\
 
 Which blocks does gamlens read in your network, and by which embedding does it compare two images? This page lists what
 it finds by itself in {tried} convolutional networks of torchvision and timm; {found} of them need no names from you.
-For another network, or your own, type `gamlens blocks MODEL` or `print(gamlens.Lens(model))`. Transformers are in
-[transformers.md](transformers.md). [choosing.md](choosing.md) says what a block is and when to name blocks yourself.
+For another network, or your own, type `gamlens blocks MODEL` or `print(gamlens.Lens(model))`. Transformers have
+[a page of their own](transformers.md). [Choosing](choosing.md) says what a block is and when to name blocks yourself.
+[Data](data.md) says which trained networks the GAM paper used, where their weights are, and how class names come with
+a checkpoint.
 
 The networks are all convolutional classifiers of torchvision and the three smallest networks of each convolutional
 family of timm. The table was made with random weights by `make models`. Its columns are
@@ -57,12 +59,14 @@ family of timm. The table was made with random weights by `make models`. Its col
 - *embedding*: the tensor that two images are compared by;
 - *pooling*: how the embedding is computed from the last block. `mean` and `max` are global pooling; `pool, then layers`
   means that further layers follow the pooling; `positions matter` means that the head flattens the block, so that the
-  embedding depends on where in the image something is. With `mean`, `matches` and the fast way of `compare_many` work
-  ([performance.md](performance.md#pairs-at-scale)). It was checked that in every case the embedding depends on the
-  image through the last block alone.
+  embedding depends on where in the image something is. With `mean`, interactions and `matches` are exact and run
+  nothing ([what they cost otherwise](pairs.md#what-it-costs)), and the fast way of `compare_many` works ([pairs at
+  scale](performance.md#pairs-at-scale)). It was checked that in every case the embedding depends on the image through
+  the last block alone.
 
-Networks that skip positions of a block, as the original ResNet does in the first 1 x 1 convolution of a stage, are in
-[methods.md](methods.md#blocks-that-are-read-in-part); `gamlens blocks MODEL` prints a line `lattice` for each of them.
+Networks that skip positions of a block, as the original ResNet does in the first 1 x 1 convolution of a stage, are
+explained under [methods](methods.md#blocks-that-are-read-in-part); `gamlens blocks MODEL` prints a line `lattice` for
+each of them.
 
 A plain name (`layer4`) is the output of that module, and `fc:input` the input of the module `fc`. `features:relu` is
 what the function `relu` makes of the output of `features`, where the network has no module for it; `a:cat:cat` has two

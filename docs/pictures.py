@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from gamlens import GamlensWarning, Index, Lens
-from gamlens.data.photos import PHOTOS, photo, scene
+from gamlens.data.photos import installed, photo, scene
 from gamlens.explanation import Explanation
 from gamlens.figures import draw_evidence
 from gamlens.inputs.images import Picture
@@ -89,7 +89,7 @@ def why_similar() -> Made:
 
 def why_found() -> Made:
     """A picture of two things searched for among the bundled photos, whole and only its right half."""
-    shown = [Picture(name, pixels=photo(name)) for name in PHOTOS]
+    shown = [Picture(name, pixels=photo(name)) for name in installed()]
     index = Index.of_gallery(lens().remember(shown), lens())
     for kind, box, top in (("found", None, 2), ("region", CUP, 1)):
         hits = index.search(Picture("a cat and a cup", pixels=scene("cat", "coffee")), box=box, top=top)

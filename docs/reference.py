@@ -42,7 +42,7 @@ def sections() -> Iterable[tuple[str, str, str]]:
     yield (
         "Methods",
         "`--method`, `classify(method=...)`; the default, `auto`, is `attention_gam` for a transformer whose attention "
-        "can be read, and `gam` otherwise. [methods.md](methods.md) says what to know before you read a map.",
+        "can be read, and `gam` otherwise. [Methods](methods.md) says what to know before you read a map.",
         _table(METHODS, ("title", "reads", "map at one block", "source"), _method),
     )
     yield (
@@ -72,7 +72,7 @@ def sections() -> Iterable[tuple[str, str, str]]:
     )
     yield (
         "Data sets",
-        "`--data`, `gamlens.data.load(name, root)`; [data.md](data.md) has their layouts.",
+        "`--data`, `gamlens.data.load(name, root)`; [data sets and checkpoints](data.md) has their layouts.",
         _table(DATASETS, ("data", "ground truth", "what is read"), _dataset),
     )
     yield (
@@ -83,14 +83,14 @@ def sections() -> Iterable[tuple[str, str, str]]:
     )
     yield (
         "Figures",
-        "`gamlens figure NAME`. Pictures: [figures.md](figures.md). A figure takes single images, pairs of images, or "
-        "images of a data set with boxes or masks; `overview` takes one image and a pair.",
+        "`gamlens figure NAME`. Pictures: [figures and reports](figures.md). A figure takes single images, pairs of "
+        "images, or images of a data set with boxes or masks; `overview` takes one image and a pair.",
         _table(FIGURES, ("takes", "shows"), lambda figure: (figure.takes, figure.about)),
     )
     yield (
         "Ways to search an index",
         "`gamlens index add --backend`, `Index.create(backend=...)`; the default, `auto`, is `exact` up to 100,000 "
-        "images. [search.md](search.md)",
+        "images. [Visual search](search.md)",
         _table(BACKENDS, ("title", "finds every hit", "extra", "how"), _backend),
     )
     yield "Commands", "`gamlens COMMAND --help` lists the options.", _table(_commands(), ("what it does",), _described)

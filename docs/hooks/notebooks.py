@@ -1,8 +1,8 @@
 """A hook of MkDocs: every stored notebook of the docs becomes a page, with its pictures as files beside the page.
 
 The notebooks are not run: `docs/tutorials/run.py` has stored what they show, and a notebook whose code has changed
-since stops the build. A page is named like its notebook, so that a link to `tutorials/class.ipynb` works in the site as
-it does in the repository.
+since, or which another version of gamlens ran, stops the build. A page is named like its notebook, so that a link to
+`tutorials/class.ipynb` works in the site as it does in the repository.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 
 SUFFIX = ".ipynb"
 PICTURES = {"image/jpeg": "jpg", "image/png": "png"}
-sources = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tutorials" / "run.py"))["sources"]
+is_stale = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tutorials" / "run.py"))["is_stale"]
 FENCE = "````"  # longer than a fence that code or its output may have inside
 
 
@@ -41,8 +41,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = Path(file.abs_src_path or "").read_text("utf-8")
         folder = file.src_uri.removesuffix(SUFFIX) + "_files"
         notebook = nbformat.reads(text, as_version=4)
-        if notebook.metadata.get("gamlens", {}).get("sources") != sources(notebook):
-            raise PluginError(f"What {file.src_uri} shows is not of its code: run `make notebooks`.")
+        if is_stale(notebook):
+            raise PluginError(f"The stored outputs of {file.src_uri} belong to older code: run `make notebooks`.")
         _, pictures = markdown(notebook, Path(folder).name)
         for name, content in pictures.items():
             files.append(File.generated(config, f"{folder}/{name}", content=content))

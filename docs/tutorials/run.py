@@ -1,5 +1,7 @@
 """Run the tutorials and store what they show: `python docs/tutorials/run.py`, or `make notebooks`.
 
+With `--stale`, as in `make docs`, only those run whose code, or the version of gamlens, is not that of their outputs.
+
 Every notebook of this folder, or those that are named, runs from top to bottom in a kernel of its own, without network
 and in an empty folder, and is written back with its outputs. What differs between two runs or two machines (times,
 versions, the state of widgets) is left out, so that a diff of a notebook shows what has really changed. A notebook that
@@ -12,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import runpy
 import tempfile
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).resolve().parent
+VERSION = runpy.run_path(str(FOLDER.parents[1] / "src" / "gamlens" / "_version.py"))["__version__"]
 NAMES = ("class", "pair", "search", "evaluate")  # in the order in which they are read
 TIMEOUT = 600  # seconds that a cell may take
 KEPT = ("image/jpeg", "image/png", "text/html", "text/markdown", "text/plain")  # a widget's state is not stored
@@ -38,9 +42,14 @@ def read(path: Path) -> NotebookNode:
 
 
 def sources(notebook: NotebookNode) -> str:
-    """The sha256 of the code of a notebook. It is stored with the outputs, which belong to this code."""
+    """The sha256 of the version of gamlens and of a notebook's code. The outputs are stored with it."""
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    return hashlib.sha256(json.dumps(code).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([VERSION, *code]).encode()).hexdigest()
+
+
+def is_stale(notebook: NotebookNode) -> bool:
+    """Whether the stored outputs belong to older code or to another version of gamlens."""
+    return bool(notebook.metadata.get("gamlens", {}).get("sources") != sources(notebook))
 
 
 def execute(notebook: NotebookNode, *, timeout: int = TIMEOUT) -> NotebookNode:
@@ -114,8 +123,13 @@ def _output(output: NotebookNode) -> NotebookNode:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the tutorials and store what they show.")
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="by default all of them")
-    for name in parser.parse_args().names or NAMES:
-        done = execute(read(path_of(name)))
+    parser.add_argument("--stale", action="store_true", help="only those whose outputs belong to older code")
+    given = parser.parse_args()
+    for name in given.names or NAMES:
+        notebook = read(path_of(name))
+        if given.stale and not is_stale(notebook):
+            continue
+        done = execute(notebook)
         nbformat.write(done, path_of(name))
         print(f"{name}: {len(done.cells)} cells, {path_of(name).stat().st_size / 1000:.0f} kB")
 

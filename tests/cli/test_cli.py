@@ -63,6 +63,16 @@ def test_classify_folder_with_bad_files(photos: Path, tmp_path: Path) -> None:
     assert "no image" not in (tmp_path / "index.html").read_text()
 
 
+def test_a_page_of_an_earlier_run_that_is_replaced_is_told(photos: Path, tmp_path: Path) -> None:
+    """Only where its contents differ: the same command again says nothing."""
+    said = []
+    for name in ("lion.jpg", "lion.jpg", "cheetah.jpg"):
+        result = runner.invoke(app, ["classify", str(photos / name), "--out", str(tmp_path)])
+        assert result.exit_code == 0, result.stderr
+        said.append("index.html of an earlier run was replaced; --out names another folder." in result.stderr)
+    assert said == [False, False, True]
+
+
 def test_classify_json_is_all_of_stdout(photos: Path, tmp_path: Path) -> None:
     arguments = ["classify", str(photos / "lion.jpg"), "-t", "lion", "-t", "293", "--json", "--out", str(tmp_path)]
     result = runner.invoke(app, [*arguments, "--method", "layer_cam", "-n", "1", "--score", "probability"])

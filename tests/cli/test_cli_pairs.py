@@ -121,7 +121,12 @@ def test_links(tmp_path: Path) -> None:
     assert Path(split["file"]) == tmp_path / "cheetah-lion" / "links.png"
     assert drawn.width > 1000
     text = run("compare", CHEETAH, LION, "--links", "--cells", "3", out=tmp_path)
-    for said in ("9 x 9 pairs of places", "baseline zeros", "x1 is where places raise the score most", "x1 matches y1: "):
+    for said in (
+        "9 x 9 pairs of places",
+        "baseline zeros",
+        "x1 is where places raise the score most",
+        "x1 matches y1: ",
+    ):
         assert said in text
     assert "links.png" in text
 

@@ -94,7 +94,7 @@ def test_the_documentation_shows_what_gamlens_says_first() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
     (shown,) = re.findall(r"^\$ gamlens\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     printed = runner.invoke(app, [], env={"COLUMNS": "100"}).stdout.replace(__version__, "VERSION")
-    lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("All commands")]
+    lines = [line.rstrip() for line in printed.splitlines()]
     assert "\n".join(lines).strip() == re.sub(r"gamlens \d\S+", "gamlens VERSION", shown).strip()
 
 
@@ -111,6 +111,23 @@ def test_the_help_has_whole_names(name: tuple[str, ...], width: int) -> None:
     assert r"\[" not in text
     if width >= 80:  # in narrower ones click breaks long words a letter too late
         assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("name", [(), ("index",), ("sanity",)], ids=" ".join)
+def test_the_help_of_a_group_is_like_that_of_a_command(name: tuple[str, ...], width: int) -> None:
+    """It ends with an example that the real command takes, and every command in it has its whole first paragraph."""
+    text = runner.invoke(app, [*name, "--help"], env={"COLUMNS": str(width)}).stdout
+    said, _, example = text.rpartition("Example:")
+    words = shlex.split(example)
+    assert tuple(words[: 1 + len(name)]) == ("gamlens", *name)
+    parsed(words[1:])
+    assert not re.search("[│╭]|<bool>", text)
+    group = get_command(app)
+    for word in name:
+        group = group.commands[word]
+    plain = " ".join(said.split())
+    assert all(" ".join(one.help.split("\n\n")[0].split()) in plain for one in group.commands.values())
 
 
 @pytest.mark.parametrize("name", EVERY, ids=" ".join)
@@ -326,12 +343,21 @@ def test_text_fits_the_terminal(name: str, width: int, outcomes: dict[str, Outco
             assert {word for cell in cells for word in cell.split() if len(word) <= 16} <= printed
 
 
+def test_a_long_label_of_a_narrow_table_keeps_its_indent(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=40)
+    monkeypatch.setattr(terminal, "out_console", console)
+    heads = ("file", "explained", "score", "the model's best guesses")
+    terminal.say_rows(heads, [("photograph.jpg", "cheetah", "17.25", "cheetah 85 %, a lion of the savannah 3 %")])
+    lines = [line[:20].rstrip() for line in console.file.getvalue().splitlines()]
+    assert lines[3:5] == ["  the model's best", "  guesses"], lines
+
+
 @pytest.mark.parametrize("name", RAN)
 def test_text_is_at_most_a_screen(name: str, outcomes: dict[str, Outcome], monkeypatch: Any) -> None:
     found = outcomes[name]
     lines = shown(found, 80, monkeypatch, whole=found.whole)
     assert len(lines) <= 24 or found.whole
-    assert found.whole == (name in ("table", "doctor"))
+    assert found.whole == (name in ("table", "doctor", "index info"))
 
 
 @pytest.fixture

@@ -69,6 +69,7 @@ def test_outputs_are_stored_and_belong_to_the_code(name: str) -> None:
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert all(cell.outputs for cell in code if isinstance(ast.parse(cell.source).body[-1], ast.Expr))
     assert notebook.cells[0].source.startswith("# ")
+    assert "pip install '.[demo]'" in notebook.cells[0].source
     shown = {kind for cell in kinds(notebook) for output in cell for kind in output}
     assert shown <= {*run.KEPT, "stdout"}
     assert shown & PICTURES
@@ -185,7 +186,31 @@ def test_a_notebook_with_outputs_of_other_code_is_not_published(known: bool, tmp
         del notebook.metadata["gamlens"]
     failed = publish()
     assert failed.returncode == 1
-    assert "What a.ipynb shows is not of its code: run `make notebooks`." in failed.stderr
+    assert "The stored outputs of a.ipynb belong to older code: run `make notebooks`." in failed.stderr
+
+
+def test_only_stale_notebooks_run_for_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make docs` runs those of which the code, or the version of gamlens, has changed since they ran."""
+    ran: list[str] = []
+    monkeypatch.setattr(run, "FOLDER", tmp_path)
+    monkeypatch.setattr(run, "NAMES", ("fresh", "changed", "older", "never"))
+    monkeypatch.setattr(run, "execute", lambda notebook: ran.append(notebook.cells[0].source) or run.tidy(notebook))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--stale"])
+    for name in run.NAMES:
+        with monkeypatch.context() as patch:
+            if name == "older":
+                patch.setattr(run, "VERSION", "0.1")
+            notebook = run.tidy(notebook_of(name))
+        if name == "changed":
+            notebook.cells[0].source += "_"
+        if name == "never":
+            del notebook.metadata["gamlens"]
+        nbformat.write(notebook, run.path_of(name))
+    run.main()
+    assert ran == ["changed_", "older", "never"]
+    run.main()
+    assert len(ran) == 3
+    assert "tutorials/run.py --stale" in (ROOT / "Makefile").read_text()
 
 
 def test_a_notebook_becomes_a_page() -> None:

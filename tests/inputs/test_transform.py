@@ -33,6 +33,7 @@ class TestTransform:
             ({"size": 224}, r"\(height, width\), such as \(224, 224\); found 224"),
             ({"std": (0.0, 1.0, 1.0)}, "no std is 0"),
             ({"mean": (0.5, 0.5)}, "one mean and one std per channel"),
+            ({"mean": 0.5, "std": 0.5}, r"one number per channel, such as mean=\(0.5, 0.5, 0.5\).*found mean=0.5"),
         ],
     )
     def test_values_that_make_no_transform(self, given, message):

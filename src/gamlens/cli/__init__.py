@@ -55,5 +55,7 @@ def root(
 
 
 app.registered_commands.sort(key=lambda command: ORDER.index(f" {command.name} "))
-app.add_typer(index_command.app, name="index", cls=CommandGroup)
-app.add_typer(sanity.app, name="sanity", cls=CommandGroup)
+app.add_typer(
+    index_command.app, name="index", cls=CommandGroup, epilog="Example:  gamlens index add photos/ --to shop.gamlens"
+)
+app.add_typer(sanity.app, name="sanity", cls=CommandGroup, epilog="Example:  gamlens sanity parameters photos/")

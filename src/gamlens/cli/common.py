@@ -22,15 +22,13 @@ from gamlens.models import from_file
 from gamlens.sanity.data_randomisation import Digits
 
 STOPPED_BY_USER = 130
-BOXED_HELP, BOXED_LIST = 100, 60  # help of a command, or a list of commands, is boxed in terminals at least so wide
+HELP_WIDTH = 100  # characters of a line of help at most
 
 
-def _write_help(command: TyperCommand | TyperGroup, write: Callable[[], None], formatter: Any, *, boxed: int) -> None:
-    """Write help in boxes, or as plain text in a terminal narrower than `boxed`, where boxes cut names of options."""
-    width = Console().width
-    if width >= boxed:
-        return write()
-    usual, command.rich_markup_mode, formatter.width = command.rich_markup_mode, None, width
+def _write_help(command: TyperCommand | TyperGroup, write: Callable[[], None], formatter: Any) -> None:
+    """Write help as plain text that fits the terminal. Typer's boxes cut names, and give a flag the type `<bool>`."""
+    usual, command.rich_markup_mode = command.rich_markup_mode, None
+    formatter.width = min(Console().width, HELP_WIDTH)
     try:
         write()
     finally:
@@ -38,18 +36,29 @@ def _write_help(command: TyperCommand | TyperGroup, write: Callable[[], None], f
     formatter.buffer[:] = [part.replace(r"\[", "[") for part in formatter.buffer]  # an escape that only boxes need
 
 
+def _first_paragraph(command: TyperCommand | TyperGroup) -> str:
+    """What a list of commands says about this one."""
+    return (command.help or "").partition("\n\n")[0]
+
+
 class Command(TyperCommand):
     """A command whose help fits the terminal."""
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return _first_paragraph(self)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        _write_help(self, partial(super().format_help, ctx, formatter), formatter, boxed=BOXED_HELP)
+        _write_help(self, partial(super().format_help, ctx, formatter), formatter)
 
 
 class CommandGroup(TyperGroup):
     """Commands whose mistakes in options, too, are JSON where --json is among them."""
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return _first_paragraph(self)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        _write_help(self, partial(super().format_help, ctx, formatter), formatter, boxed=BOXED_LIST)
+        _write_help(self, partial(super().format_help, ctx, formatter), formatter)
 
     def main(self, *args: Any, **named: Any) -> Any:
         given: Sequence[str] | None = args[0] if args else named.get("args")
@@ -72,6 +81,7 @@ app = typer.Typer(
     name="gamlens",
     cls=CommandGroup,
     help="Explain the decisions of a vision model: saliency maps for classes and for pairs of images.",
+    epilog="Example:  gamlens classify photo.jpg",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

@@ -16,6 +16,7 @@ from typing import Any, TextIO, TypeAlias
 from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -86,7 +87,7 @@ class TableText:
         for row in rows:
             named = [(name, cell) for name, cell in zip(self._names, row, strict=True) if cell.plain]
             for place, (name, cell) in enumerate(named):
-                table.add_row(Text(f"{'  ' * bool(place)}{name}"), cell)
+                table.add_row(Padding(Text(name), (0, 0, 0, 2 * bool(place))), cell)
         return table
 
     def lines(self, width: int) -> int:

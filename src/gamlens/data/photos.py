@@ -1,11 +1,12 @@
 """Photos that come with installed packages; the packages are not imported to find them."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from PIL import Image, ImageOps
 
 from gamlens.data.reading import own_json, package_file
-from gamlens.errors import needs_package
+from gamlens.errors import GamlensError, needs_package
 from gamlens.inputs.images import upright
 
 PHOTOS: dict[str, tuple[str, str]] = own_json("photos.json")  # {name: (package, file in it)}
@@ -16,6 +17,16 @@ def path(name: str) -> Path:
     package, file = PHOTOS[name]
     extra = "bench" if package == "sklearn" else "demo"
     return package_file(package, file, needs_package(f"The photo {name!r}", package, extra=extra))
+
+
+def installed() -> list[str]:
+    """The names of the photos that are on this machine: those of packages that are not installed are left out."""
+    found = []
+    for name in PHOTOS:
+        with suppress(GamlensError):
+            path(name)
+            found.append(name)
+    return found
 
 
 def photo(name: str) -> Image.Image:

@@ -63,6 +63,11 @@ class Transform:
                 f"Cannot crop {self.size} from an image whose short side is {self.short}: give short= at least "
                 f"{max(self.size)}."
             )
+        if np.ndim(self.mean) != 1 or np.ndim(self.std) != 1:
+            raise GamlensError(
+                "The mean and std of a transform have one number per channel, such as mean=(0.5, 0.5, 0.5); found "
+                f"mean={self.mean!r}, std={self.std!r}."
+            )
         if len(self.mean) != len(self.std) or not all(self.std):
             raise GamlensError(
                 "A transform has one mean and one std per channel, and no std is 0; found "

@@ -20,7 +20,7 @@ from gamlens.render.elements import (
     TableCell,
     Text,
 )
-from gamlens.render.html.document import html, write
+from gamlens.render.html.document import PAGE_FILE, html, write
 from gamlens.render.html.pictures import fragment
 from gamlens.render.raster.chart_image import draw_chart
 from gamlens.render.raster.colormaps import COLORMAPS, SIGNED_COLORMAPS, colorize, lut

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from gamlens import render
 from gamlens._version import __version__
-from gamlens.data.photos import PHOTOS, photo, scene
+from gamlens.data.photos import installed, photo, scene
 from gamlens.errors import GamlensWarning
 from gamlens.explanation import Explanation
 from gamlens.explanation.map_bar import EndWords
@@ -180,8 +180,8 @@ def place_to_place(lens: Lens) -> Section:
 
 
 def found_in_photos(lens: Lens) -> Section:
-    """A photo of two things searched for among the bundled photos: whole, and only the half with the cup."""
-    shown = [Picture(name.replace("_", " "), pixels=photo(name)) for name in PHOTOS]
+    """A photo of two things searched for among the photos of installed packages: whole, and the half with the cup."""
+    shown = [Picture(name.replace("_", " "), pixels=photo(name)) for name in installed()]
     index = Index.of_gallery(lens.remember(shown), lens)
     asked = Picture("a cat and a cup", pixels=scene("cat", "coffee"))
     grids: list[Block] = []

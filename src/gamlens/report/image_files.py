@@ -12,12 +12,12 @@ from gamlens.explanation import Explanation, file_stem
 from gamlens.explanation.map_bar import EndWords
 from gamlens.index.image_listing import find_images as find_images
 from gamlens.refine import Refinement
+from gamlens.render import PAGE_FILE as PAGE_FILE
 from gamlens.render import Bars, Page, Section, thumbnail
 from gamlens.render.inline import unique_names
 from gamlens.trace import Guess
 
 BOXED_FROM = 0.25  # the share of a signed map's strongest value from which pixels are boxed
-PAGE_FILE = "index.html"  # the page about all results in a folder
 
 
 def result_folders(files: Sequence[str], out: Path) -> dict[str, Path]:

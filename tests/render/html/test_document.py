@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gamlens.errors import GamlensError
-from gamlens.render import Bars, Block, Grid, Page, Panel, Section, Table, Text, html, write
+from gamlens.errors import GamlensError, GamlensWarning
+from gamlens.render import PAGE_FILE, Bars, Block, Grid, Page, Panel, Section, Table, Text, html, write
 from gamlens.render.inline import bare, inline, slug
 
 EVIL = '<script>alert("x")</script>" onload="y'
@@ -170,6 +170,15 @@ def test_inline_markup_is_small_and_safe() -> None:
 
 def test_paragraphs_are_split_at_blank_lines() -> None:
     assert len(tree(Text("one\ntwo\n\n \nthree")).all("p")) == 2
+
+
+def test_a_page_of_other_contents_that_is_replaced_is_told(tmp_path: Path) -> None:
+    """Commands share a default folder: each writes the same index.html. The same page again is no loss."""
+    for _ in range(2):
+        write(Page("One", "", ()), tmp_path / PAGE_FILE)
+    with pytest.warns(GamlensWarning, match=r"index\.html of an earlier run was replaced; --out names another folder"):
+        write(Page("Two", "", ()), tmp_path / PAGE_FILE)
+    assert "Two" in (tmp_path / PAGE_FILE).read_text()
 
 
 def test_write_makes_the_whole_file(tmp_path: Path) -> None:

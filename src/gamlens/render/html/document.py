@@ -8,13 +8,14 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, warn
 from gamlens.files import write_whole
 from gamlens.render.elements import Bars, Block, Chart, Charts, Grid, Heading, Page, Panel, Section, Table, Text
 from gamlens.render.html.charts_and_tables import bars_html, chart_html, table_html
 from gamlens.render.html.pictures import grid_html, single_html
 from gamlens.render.inline import bare, inline, paragraphs, slug, unique_names
 
+PAGE_FILE = "index.html"  # the page about all results in a folder
 PAGE_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
@@ -70,16 +71,21 @@ def html(page: Page) -> str:
 def write(page: Page, path: str | Path) -> Path:
     """Write a page to a file atomically: an existing file is replaced only when the new one is complete.
 
+    Commands share a default folder, so a page about a folder that replaces another one warns.
+
     Returns:
         The path of the file.
     """
     target = Path(path)
-    text = html(page)
+    made = html(page).encode("utf-8", "replace")
     try:
-        write_whole(target, lambda file: file.write(text.encode("utf-8", "replace")))
+        other = target.name == PAGE_FILE and target.is_file() and target.read_bytes() != made
+        write_whole(target, lambda file: file.write(made))
     except (OSError, ValueError) as error:
         raise GamlensError(
             f"Cannot write the page to {str(target)!r} ({getattr(error, 'strerror', None) or error}): check that the "
             "folder exists, that you may write to it, and that the disk is not full."
         ) from error
+    if other:
+        warn(f"{target} of an earlier run was replaced; --out names another folder.")
     return target
