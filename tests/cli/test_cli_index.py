@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def test_a_table_names_columns(shop: Path) -> None:
     Path("more.csv").write_text("image,shop\nphotos/3.png,north\n")
     assert found_json("index", "add", "--to", "shop.gamlens", "--meta", "more.csv")["annotated"] == 1
     rows = asked("index", "add", "--to", "shop.gamlens", "--meta", "products.csv")
-    assert "1 rows of products.csv name no image of the index: none.png" in rows.stderr
+    assert "1 row of products.csv names no image of the index: none.png" in rows.stderr
     (answer,) = found_json("search", "photos/0.png", "--in", "shop.gamlens", "--where", "shop is not null")
     assert [Path(match["file"]).name for match in answer["matches"]] == ["3.png"]
 
@@ -113,7 +114,7 @@ def test_info(shop: Path) -> None:
     shown = asked("index", "info", "shop.gamlens", "--check").stdout
     for part in ("images         8", "price, colour, code, image.path", "cosine, Exact", "remembered", "Nothing is"):
         assert part in shown
-    assert "1 files could not be read" in shown
+    assert "1 file could not be read" in shown
     record = found_json("index", "info", "shop.gamlens", "--check")
     assert (record["images"], record["problems"], list(record["columns"])) == (8, [], ["price", "colour", "code"])
     assert Path(next(iter(record["bad"]))).name == "broken.jpg"
@@ -169,6 +170,42 @@ def test_explain_writes_a_page(shop: Path, lens: CountingLens, tmp_path: Path) -
     assert all(set(match["boxes"]) == {"x", "y"} for match in record["matches"])
 
 
+def test_files_that_are_gone_or_have_changed_keep_their_ranks(shop: Path) -> None:
+    """They have no maps on the page, which says why; the other matches have the numbers of the table."""
+    photo(50).save("query.png")
+    words = ["search", "query.png", "--in", "shop.gamlens", "--top", "4"]
+    (answer,) = found_json(*words)
+    best, second, third, _ = (Path(match["file"]) for match in answer["matches"])
+    photo(60).save(best)
+    second.unlink()
+    os.utime(third, (1, 1))
+    lines = asked(*words).stdout.splitlines()[1:5]
+    assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
+    assert [line.rstrip().endswith(f"{best.name} (changed)") for line in lines] == [True, False, False, False]
+    assert [line.rstrip().endswith(f"{second.name} (gone)") for line in lines] == [False, True, False, False]
+    (explained,) = found_json(*words, "--explain", "--out", "out")
+    page = Path("out/index.html").read_text()
+    assert set(re.findall(r"(\d)\. cosine", page)) == set("34")
+    assert set(re.findall(r"match (\d): why", page)) == set("34")
+    assert f"1. <code>{best.name}</code>: the file has changed since it was indexed; run" in page
+    assert f"2. <code>{second.name}</code>: the file is gone; run" in page
+    assert ["boxes" in match for match in explained["matches"]] == [False, False, True, True]
+    asked("index", "update", "shop.gamlens")
+    assert "(" not in "".join(asked(*words).stdout.splitlines()[1:5])
+
+
+def test_long_cells_do_not_hide_other_hits(shop: Path) -> None:
+    photo(50).save("query.png")
+    Path("long.csv").write_text("file,about\n3.png," + "long " * 1000 + "\n")
+    asked("index", "add", "--to", "shop.gamlens", "--meta", "long.csv")
+    words = ["search", "query.png", "--in", "shop.gamlens", "--top", "8"]
+    shown = asked(*words, "--explain", "--out", "out").stdout
+    assert all(f"{number}.png" in shown for number in range(8))
+    assert "long long" in shown
+    assert max(map(len, shown.splitlines())) < 200
+    assert "long " * 20 not in Path("out/index.html").read_text()
+
+
 def test_regions_and_sums(shop: Path, lens: CountingLens) -> None:
     words = ["search", "photos/3.png", "--in", "shop.gamlens", "--top", "2"]
     with Index.open(shop, lens) as index:
@@ -186,6 +223,11 @@ def test_regions_and_sums(shop: Path, lens: CountingLens) -> None:
         assert [match["file"] for match in answer["matches"]] == [hit.path for hit in expected]
         assert answer["query"] == "3.png + 4.png - 5.png"
         assert len(answer["left_out"]) == 3
+        alone = index.search(plus=["photos/4.png"], minus=["photos/5.png"], top=2)
+        (answer,) = found_json("search", "--plus", "photos/4.png", "--minus", "photos/5.png", *words[2:])
+        assert [match["file"] for match in answer["matches"]] == [hit.path for hit in alone]
+        asked("search", "--plus", "photos/4.png", "--minus", "photos/5.png", *words[2:], "--explain", "--out", "sum")
+        assert "4.png - 5.png" in Path("sum/index.html").read_text()
 
 
 def test_several_queries(shop: Path) -> None:
@@ -205,6 +247,58 @@ def test_groups(shop: Path) -> None:
     assert Path("clusters/index.html").read_text().count("Cluster ") >= 3
     none = asked("index", "duplicates", "shop.gamlens", "--threshold", "1", "--out", "none")
     assert "in 9 images" in none.stdout
+
+
+def test_groups_with_files_that_are_gone(shop: Path) -> None:
+    for name in ("twin", "third"):
+        shutil.copy("photos/2.png", f"photos/{name}.png")
+    shutil.copy("photos/4.png", "photos/pair.png")
+    asked("index", "update", "shop.gamlens")
+    Path("photos/twin.png").unlink()
+    photo(70).save("photos/third.png")
+    Path("photos/pair.png").unlink()
+    result = asked("index", "duplicates", "shop.gamlens", "--threshold", "0.9999999", "--out", "same")
+    assert re.search(r"twin\.png \(gone\)", result.stdout)
+    assert re.search(r"third\.png \(changed\)", result.stdout)
+    assert re.search(r"pair\.png \(gone\)", result.stdout)
+    page = Path("same/index.html").read_text()
+    assert "Group 1: 3 images" in page
+    assert "The file is gone: <code>twin.png</code>." in page
+    assert "The file has changed since it was indexed: <code>third.png</code>." in page
+    assert "The file is gone: <code>pair.png</code>." in page
+    assert "alone" not in page
+
+
+def test_few_groups(shop: Path) -> None:
+    none = asked("index", "duplicates", "shop.gamlens", "--threshold", "1", "--out", "none")
+    assert none.stdout.startswith("No two of the 8 images have a cosine of 1 or more: lower --threshold.")
+    assert "such as" not in none.stdout
+    assert "No two of the 8 images" in Path("none/index.html").read_text()
+    many = asked("index", "clusters", "shop.gamlens", "--count", "500", "--out", "many")
+    assert "There are 8 clusters, not 500: the index has only 8 images." in many.stderr
+
+
+def test_tables_of_other_separators(shop: Path) -> None:
+    for sign, name in ((";", "semicolons"), ("\t", "tabs")):
+        for line in ("path{}price", '"path"{}"price"', "name{}path"):
+            Path("other.csv").write_text(f"{line.format(sign)}\n0.png{sign}3\n")
+            result = asked("index", "add", "--to", "shop.gamlens", "--meta", "other.csv", code=1)
+            assert f"'other.csv' separates its columns by {name}: save the table with commas" in result.stderr
+
+
+def test_info_prints_all_files_that_cannot_be_read(shop: Path, lens: CountingLens) -> None:
+    Path("bad").mkdir()
+    for number in range(40):
+        Path(f"bad/{number}.png").write_text("no image")
+    photo(90).save("bad/good.png")
+    Path("more.csv").write_text("file,shop name\n1.png,north\n")
+    asked("index", "add", "bad", "--to", "shop.gamlens", "--meta", "more.csv")
+    shown = asked("index", "info", "shop.gamlens").stdout
+    assert all(f"{number}.png" in shown for number in range(40))
+    assert "41 files could not be read" in shown
+    assert "activations    remembered" in shown
+    assert 'code, "shop name", image.path' in shown
+    assert "more" not in shown
 
 
 @pytest.mark.parametrize("name", ["add", "update", "remove", "info", "duplicates", "clusters"])
@@ -237,6 +331,8 @@ ERRORS = [
     (["index", "info", "photos"], "not an index"),
     (["search", "--in", "shop.gamlens"], "Name an image to search for"),
     (["search", "photos/0.png", "--in", "shop.gamlens", "--where", "price <"], "expected"),
+    (["search", "photos/0.png", "--in", "shop.gamlens", "--where", ""], "The filter is empty: leave it out, or write"),
+    (["search", "--minus", "photos/0.png", "--in", "shop.gamlens"], "Name an image to search for"),
     (["search", "photos/0.png", "--in", "shop.gamlens", "--where", "price > 1e9"], "No image fits 'price > 1e9'"),
     (["search", "photos/0.png", "--in", "shop.gamlens", "--box", "1,2,3"], "give x0,y0,x1,y1"),
     (["search", "photos/0.png", "--in", "shop.gamlens", "--box", "900,2,999,9"], "lies outside"),

@@ -183,7 +183,7 @@ def test_many_matches_go_on_in_the_next_line(gallery: Path, query: str, monkeypa
 def test_a_small_overlay_is_the_overlay_made_thumbnail(transform: str, query: str) -> None:
     lens = Lens("efficientnet_lite0", transform=transform)
     result = lens.compare(query, str(path("lion")), n=1).y
-    panel = search._heat(result, 0, thumbnail(result.image(), 120), "why")
+    panel = search._heat(result, 0, thumbnail(result.image(), 120), 1, "why")
     wanted = np.asarray(thumbnail(result.overlay(), 120), dtype=float)
     assert np.abs(np.asarray(panel.image, dtype=float) - wanted).mean() < 2
     assert panel.caption == "why"

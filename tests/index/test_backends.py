@@ -338,7 +338,7 @@ def test_files_that_cannot_be_used(name: str, tmp_path: Path) -> None:
     load = BACKENDS[name].load
 
     def refused(why: str, vectors: Array = V, score: str = "cosine") -> None:
-        with pytest.raises(GamlensError, match=rf"search\.ann' cannot be used as a search file: .*{why}.* delete it"):
+        with pytest.raises(GamlensError, match=rf"search\.ann' cannot be used as a search file: .*{why}.* built again"):
             load(file, vectors, score)
 
     for count in (0, 10, len(whole) // 2, len(whole) - 1):

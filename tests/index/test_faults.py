@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import re
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,11 +26,13 @@ from index_kit import CountingLens, contents, photo, put
 from typer.testing import CliRunner
 
 import gamlens
-from gamlens import GamlensError
+from gamlens import GamlensError, GamlensWarning
 from gamlens.cli import app
 from gamlens.files import PART_NAME, claimed
 from gamlens.index import writing
+from gamlens.index.backends import BACKENDS
 from gamlens.index.catalogue import CATALOGUE
+from gamlens.index.hits import Hits
 from gamlens.index.index import Index
 
 MOMENTS = 10
@@ -188,23 +192,28 @@ def test_killed_at_any_line(name: str, plain: Path, lens: CountingLens) -> None:
 
 def test_killed_after_any_time(plain: Path, lens: CountingLens) -> None:
     """Also inside SQLite's commits, and while threads read."""
-    draw, ended = random.Random(1), set()
+    draw, ended = random.Random(1), []
+
+    def changed(folder: Path) -> None:
+        with Index.open(folder, lens) as index:
+            every_change(index, plain / "at")
+
+    folder = restored(plain) / "shop.gamlens"
+    started = time.monotonic()
+    assert child(lambda: changed(folder)) == 0
+    whole = time.monotonic() - started
     for _ in range(MOMENTS):
         folder = restored(plain) / "shop.gamlens"
         if (process := os.fork()) == 0:
-            with Index.open(folder, lens) as index:
-                for change in CHANGES.values():
-                    change(index, plain / "at")
+            changed(folder)
             os._exit(0)
-        time.sleep(draw.uniform(0.0, 0.12))
+        time.sleep(draw.uniform(0.0, 0.8 * whole))
         os.kill(process, signal.SIGKILL)
-        ended.add(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
         is_sound(folder, lens)
-        with Index.open(folder, lens) as index:
-            for change in CHANGES.values():
-                change(index, plain / "at")
+        changed(folder)
         is_sound(folder, lens)
-    assert -signal.SIGKILL in ended
+    assert ended.count(-signal.SIGKILL) >= MOMENTS // 2
 
 
 def test_killed_while_an_index_is_made(lens: CountingLens, tmp_path: Path) -> None:
@@ -348,6 +357,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+def unchanged(hits: Hits) -> Hits:
+    return replace(hits, found=tuple(hit for hit in hits if not hit.changed))
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_one_clear_error(name: str, plain: Path, lens: CountingLens) -> None:
     """Everything that fails says what is damaged and how to rebuild it; nothing is wrong without a word."""
@@ -355,14 +368,14 @@ def test_damage_is_one_clear_error(name: str, plain: Path, lens: CountingLens) -
     with Index.open(folder, lens) as index:
         query = index.query(photo(40))
         expected = {hit.path: hit.score for hit in index.search(query)}
-        maps = index.explain(index.search(query)).y.maps
+        maps = index.explain(unchanged(index.search(query))).y.maps
     DAMAGES[name](folder)
     errors = []
     try:
         with Index.open(folder, lens) as index:
             hits = index.search(query)
             assert {hit.path: hit.score for hit in hits} == expected
-            assert bool((index.explain(hits).y.maps == maps).all()), "maps of damaged activations"
+            assert bool((index.explain(unchanged(hits)).y.maps == maps).all()), "maps of damaged activations"
     except GamlensError as error:
         errors.append(str(error))
     result = runner.invoke(app, ["index", "info", str(folder), "--check"], env={"COLUMNS": "400"})
@@ -373,6 +386,60 @@ def test_damage_is_one_clear_error(name: str, plain: Path, lens: CountingLens) -
     for error in errors:
         assert ("rebuild" in error) or ("activations" in name and "activations-1.bin" in error), error
     assert errors[0].strip()
+
+
+def test_all_damage_is_told(plain: Path, lens: CountingLens) -> None:
+    """One part that is damaged does not hide the others, nor what else `info` says."""
+    folder = restored(plain) / "shop.gamlens"
+    for name in ("vectors flipped", "activations flipped"):
+        DAMAGES[name](folder)
+    result = runner.invoke(app, ["index", "info", str(folder), "--check"], env={"COLUMNS": "400"})
+    assert result.exit_code == 1
+    assert "images         6" in result.stdout
+    assert "1 of 6 vectors in 'vectors-1.f32' are not what was written" in result.stderr
+    assert re.search(r"activations of 1 of 6 images, such as '.*\.png'", result.stderr)
+    record = json.loads(runner.invoke(app, ["index", "info", str(folder), "--check", "--json"]).stdout)
+    assert (record["images"], record["backend"], len(record["problems"])) == (6, "exact", 2)
+    assert all("rebuild" in problem for problem in record["problems"])
+    DAMAGES["vectors gone"](folder)
+    with Index.open(folder, lens) as index:
+        assert index.info()["images"] == 6
+        assert len(index.check()) == 2
+
+
+@pytest.mark.parametrize("backend", [name for name, entry in BACKENDS.items() if not entry.exact and entry.installed])
+def test_a_damaged_approximate_index_is_built_again(backend: str, lens: CountingLens, tmp_path: Path) -> None:
+    """It follows from the vectors, so a search goes on without its file, and an update writes it."""
+    put(tmp_path / "photos", *range(5))
+    with Index.create(tmp_path / "i", lens, backend=backend) as index:
+        index.add(tmp_path / "photos")
+        query = index.query(photo(9))
+        expected = [(hit.path, hit.score) for hit in index.search(query)]
+    file = tmp_path / "i" / f"{backend}-1.ann"
+
+    def found() -> list[tuple[str, float]]:
+        with Index.open(tmp_path / "i", lens) as index:
+            return [(hit.path, hit.score) for hit in index.search(query)]
+
+    whole = file.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", bytes(4000), whole[:9] + b"\xff" + whole[10:]):
+        file.write_bytes(damaged)
+        with pytest.warns(GamlensWarning, match=rf"{backend}-1.ann' cannot be used .* `gamlens index update .*/i` has"):
+            assert found() == expected
+        with Index.open(tmp_path / "i", lens) as index:
+            (problem,) = index.check()
+            assert f"{backend}-1.ann" in problem
+            assert "gamlens index update" in problem
+            assert index.info()["backend"] == backend
+            index.update()
+            assert index.check() == []
+        assert file.read_bytes() == whole
+        assert found() == expected
+    file.unlink()
+    assert found() == expected
+    with Index.open(tmp_path / "i", lens) as index:
+        index.update()
+    assert file.read_bytes() == whole
 
 
 @pytest.mark.parametrize("name", ["vectors cut off", "vectors gone", "activations cut off", "activations gone"])
@@ -446,23 +513,27 @@ def test_a_folder_that_cannot_be_written(lens: CountingLens) -> None:
 
 # Hostile names
 
+TURNING = "\u202e\u202b\u2066\u200f"  # characters that turn the direction of the text beside them
 NAMES = [
     "it's.png", 'say "hi".png', "<script>alert(1)<script>.png", "<img src=x onerror=alert(1)>.png",
     "'; DROP TABLE images; --.png",
-    "a\nb\tc.png", "\x1b[31mred\x07.png", "[bold]x [nothing].png", "%s {0} $HOME `id`.png", "日本 ü \u202e.png",
+    "a\nb\tc.png", "\x1b[31mred\x07.png", "[bold]x [nothing].png", "%s {0} $HOME `id`.png", f"日本 ü {TURNING}.png",
     "-rf.png", "x" * 240 + ".png",
 ]  # fmt: skip
 VALUES = [
-    "'; DROP TABLE images; --",
+    f"{TURNING}abc",
     "<script>alert(1)</script>",
-    "\x1b[2J\x07",
-    "[/x]",
     "x" * 100_000,
+    "\x1b[2J\x07",
+    "'; DROP TABLE images; --",
+    "[/x]",
     "日本\u202e",
     '"',
     "",
 ]
-COLUMNS = ['a"b', "<script>", "[/red]", "x'; --", "\x1b[31m", "price\n", "ü", "slot", "x" * 200, "select"]
+COLUMNS = [
+    f"c{TURNING}", "<script>", 'a"b', "[/red]", "x'; --", "\x1b[31m", "price\n", "ü", "slot", "x" * 200, "select",
+]  # fmt: skip
 
 
 def test_hostile_names_values_and_columns(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,9 +556,10 @@ def test_hostile_names_values_and_columns(lens: CountingLens, tmp_path: Path, mo
         assert index.check() == []
     for module in ("index_command", "search_command"):
         monkeypatch.setattr(f"gamlens.cli.{module}.make_lens", lambda *_, **__: lens)
-    photo(50).save(tmp_path / "<b>query.png")
+    query = tmp_path / f"<b>query{TURNING}.png"
+    photo(50).save(query)
     found = runner.invoke(
-        app, ["search", str(tmp_path / "<b>query.png"), "--in", str(tmp_path / "i"), "--top", "12", "--explain",
+        app, ["search", str(query), "--in", str(tmp_path / "i"), "--top", "12", "--explain",
               "--where", "\"<script>\" = '<script>alert(1)</script>'", "--out", str(tmp_path / "out")],
         env={"COLUMNS": "300"},
     )  # fmt: skip
@@ -497,9 +569,13 @@ def test_hostile_names_values_and_columns(lens: CountingLens, tmp_path: Path, mo
     )  # fmt: skip
     for result, page in ((found, tmp_path / "out"), (groups, tmp_path / "groups")):
         assert result.exit_code == 0, result.stderr
+        assert "x" * 250 not in result.stdout
         assert "\x1b" not in result.output
         assert "\x07" not in result.output
         text = (page / "index.html").read_text()
+        for sign in TURNING:
+            assert sign not in text + result.output
+        assert "x" * 250 not in text
         assert "<script>alert(1)" not in text
         assert "<img src=x" not in text
         assert "<b>query" not in text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import random
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -23,9 +25,13 @@ from PIL import Image
 from torch import nn
 
 from gamlens import GamlensError, Lens, Transform
-from gamlens.errors import attempt
-from gamlens.index import building, writing
+from gamlens.errors import attempt, readable
+from gamlens.index import building, grouped_hits, writing
+from gamlens.index import hits as hits_module
+from gamlens.index import index as index_module
 from gamlens.index.building import contents_sha256
+from gamlens.index.catalogue import DescribedImage
+from gamlens.index.hits import Hit
 from gamlens.index.index import Index
 
 HERE = Path(__file__).parents[1]
@@ -374,7 +380,7 @@ def test_names_that_are_no_utf8(lens: CountingLens, tmp_path: Path) -> None:
     index = Index.create(tmp_path / "i", lens)
     found = index.add(folder)
     assert (found.added, sorted(found.bad)) == (0, sorted(paths))
-    assert all("is not UTF-8: rename the file" in reason for reason in found.bad.values())
+    assert all(f"'{readable(path)}' is not UTF-8: rename" in reason for path, reason in found.bad.items())
     assert index.add(tmp_path / "photos").added == 1
     assert index.annotate({path: {"price": 3} for path in (good, *paths)}) == 1
     assert index.catalogue.sources() == sorted([str(tmp_path / "photos"), str(folder)])
@@ -526,7 +532,7 @@ def test_another_function_as_preprocessing_is_refused(tmp_path: Path) -> None:
         lambda image: Transform((SIZE, SIZE), mode="crop", short=SIZE + 8)(image)[0],
     ]
     for transform in others:
-        with pytest.raises(GamlensError, match="another preprocessing sha256"):
+        with pytest.raises(GamlensError, match="another preprocessing than"):
             Index.open(tmp_path / "shop.gamlens", lens_of(transform))
     with Index.open(tmp_path / "shop.gamlens") as index, index.catalogue.transaction() as run:
         known = {name: value for name, value in index.identity.items() if name != "preprocessing_sha256"}
@@ -548,7 +554,7 @@ def test_a_function_that_draws_lots_is_no_other_one_each_time(tmp_path: Path) ->
 def test_another_lens_is_refused(lens: CountingLens, tmp_path: Path, what: str) -> None:
     made(tmp_path, lens, 0).close()
     other = others()[what]
-    with pytest.raises(GamlensError, match=f"another {what}.*than this lens has"):
+    with pytest.raises(GamlensError, match=f"other {what}.*than this lens has"):
         Index.open(tmp_path / "shop.gamlens", other)
     with pytest.raises(GamlensError, match=what):
         Index.open(tmp_path / "shop.gamlens").check_lens(other)
@@ -560,7 +566,7 @@ def test_weights_that_changed_since_the_index_was_opened_are_refused(tmp_path: P
     put(tmp_path / "photos", 1)
     with torch.no_grad():
         lens.model.layer3[0].weight[0, 0, 0, 0] += 1
-    with pytest.raises(GamlensError, match="another weights sha256"):
+    with pytest.raises(GamlensError, match="other weights than"):
         index.add(tmp_path / "photos")
     assert len(index) == 1
 
@@ -661,6 +667,52 @@ def test_compaction_between_a_search_and_its_rows(
     assert Path(hits[0].path).name == "5.png"
 
 
+def test_rows_that_go_between_a_search_and_the_look_at_the_catalogue(lens: CountingLens, tmp_path: Path) -> None:
+    """Another process removes the best images, or gives one a new row; as many hits as there are come nevertheless."""
+    index = made(tmp_path, lens, *range(12))
+    reader = Index.open(tmp_path / "shop.gamlens", lens)
+    query, real = reader.query(photo(99)), reader.catalogue.described
+    order = [hit.path for hit in reader.search(query, top=12)]
+    changes: list[Callable[[], object]] = []
+
+    def late(slots: Sequence[int]) -> dict[int, DescribedImage]:
+        if changes:
+            changes.pop(0)()
+        return real(slots)
+
+    reader.catalogue.described = late  # type: ignore[method-assign]
+    changes.append(lambda: index.remove(order[:3]))
+    hits = reader.search(query, top=4)
+    assert [hit.path for hit in hits] == order[3:7]
+    assert hits.searched == 9
+    photo(50).save(order[3])
+    changes.append(index.update)
+    assert len(reader.search(query, top=4)) == 4
+
+
+def test_a_search_ends_although_others_change_the_index_all_the_time(
+    lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some tries a search makes the others wait."""
+    index = made(tmp_path, lens, *range(9))
+    reader = Index.open(tmp_path / "shop.gamlens", lens)
+    query, real = reader.query(photo(99)), reader.catalogue.described
+    threads: list[threading.Thread] = []
+
+    def late(slots: Sequence[int]) -> dict[int, DescribedImage]:
+        best = next(iter(index.catalogue.images(slots[:1]).values()))
+        threads.append(threading.Thread(target=index.remove, args=(best.path,)))
+        threads[-1].start()
+        threads[-1].join(0.3 if len(threads) > index_module.SEARCHES else None)
+        return real(slots)
+
+    monkeypatch.setattr(reader.catalogue, "described", late)
+    hits = reader.search(query, top=4)
+    threads[-1].join()
+    assert (len(hits), hits.searched, len(threads)) == (4, 9 - index_module.SEARCHES, index_module.SEARCHES + 1)
+    assert len(index) == 9 - len(threads)
+
+
 def test_a_reader_sees_one_moment(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another writer commits and compacts between the first thing that a reader reads of the index and the last."""
     monkeypatch.setattr(writing, "FEW_HOLES", 1)
@@ -728,6 +780,62 @@ def test_remembered_activations_give_the_maps_of_compare(lens: CountingLens, tmp
         assert float(found.scores[row]) == pytest.approx(hits[row].score, rel=1e-5)
 
 
+@pytest.mark.parametrize("activations", [True, False])
+def test_a_file_that_has_changed_is_no_explanation(lens: CountingLens, tmp_path: Path, activations: bool) -> None:
+    """The photo that is there now was not found: its maps would be another photo's, or would not fit the score."""
+    folder = tmp_path / "photos"
+    index = made(tmp_path, lens, *range(4), activations=activations)
+    query = index.query(photo(30))
+    best, *others = index.search(query)
+    assert not any(hit.changed or hit.fault for hit in (best, *others))
+    photo(50).save(best.path)
+    os.utime(others[0].path, (1, 1))  # the same contents at another time
+    (folder / "other.png").write_bytes(Path(others[1].path).read_bytes()[:-1] + b"x")
+    shutil.move(folder / "other.png", others[1].path)  # other contents of the same size
+    Path(others[2].path).unlink()
+    hits = index.search(query)
+    assert [hit.fault for hit in hits] == ["changed", "", "changed", "gone"]
+    assert [hit.changed for hit in hits] == [True, False, True, False]
+    assert [hit.path for hit in hits] == [best.path, *(hit.path for hit in others)]
+    for wrong in (
+        lambda: index.explain(hits[:1]), lambda: index.explain(hits[:3]), lambda: index.trace(hits, 0),
+        lambda: index.explain(hits[:1], sign="both"), lambda: index.trace(hits, 2),
+    ):  # fmt: skip
+        with pytest.raises(GamlensError, match=r"has changed since it was indexed: run `gamlens index update"):
+            wrong()
+    assert len(index.explain(hits[1:2])) == 1
+    index.update()
+    again = index.search(query)
+    assert not any(hit.fault for hit in again)
+    assert len(index.explain(again)) == len(again)
+    assert index.explain(hits[:1]).scores[0] == pytest.approx(
+        next(hit.score for hit in again if hit.path == best.path), abs=1e-5
+    )
+
+
+def test_hits_are_pickled_and_made_by_keywords(lens: CountingLens, tmp_path: Path) -> None:
+    index = made(tmp_path, lens, 0, 1)
+    hit = index.search(photo(3))[0]
+    assert pickle.loads(pickle.dumps(hit)) == hit
+    mine = Hit(path=hit.path, score=1.0)
+    assert (mine.changed, mine.fault) == (False, "")  # nothing is known of the contents
+    index.follow_move()
+    shutil.copytree(tmp_path, tmp_path / "copy", copy_function=shutil.copyfile)  # with other times
+    for file in (tmp_path / "photos").iterdir():
+        file.unlink()
+    with Index.open(tmp_path / "copy" / "shop.gamlens", lens) as copied:
+        assert [hit.fault for hit in copied.search(photo(3))] == ["", ""]
+        photo(9).save(tmp_path / "copy" / "photos" / "0.png")
+        assert {Path(hit.file).name: hit.fault for hit in copied.search(photo(3))} == {"0.png": "changed", "1.png": ""}
+
+
+def test_a_search_looks_at_no_file(lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = made(tmp_path, lens, *range(4))
+    query = index.query(photo(30))
+    monkeypatch.setattr(hits_module, "file_state", lambda path: pytest.fail("a file was looked at"))
+    assert len(index.search(query)) == 4
+
+
 def test_maps_with_more_blocks_refined_or_signed_are_those_of_compare(lens: CountingLens, tmp_path: Path) -> None:
     index = made(tmp_path, lens, 0, 1, activations=True)
     hits = index.search(photo(30), top=2)
@@ -757,6 +865,25 @@ def test_groups(lens: CountingLens, tmp_path: Path) -> None:
         cosines = [float(torch.cosine_similarity(middle, embedded(lens, hit.path), dim=0)) for hit in group]
         assert [hit.score for hit in group] == pytest.approx(cosines, abs=1e-4)
         assert cosines == sorted(cosines, reverse=True)
+
+
+def test_images_that_are_removed_while_groups_are_made_are_left_out(
+    lens: CountingLens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = made(tmp_path, lens, *range(6))
+    reader = Index.open(tmp_path / "shop.gamlens", lens)
+    for name, ask in (("duplicate_groups", lambda: reader.duplicates(-1.0)), ("clusters", lambda: reader.clusters(1))):
+        gone, real = next(iter(index.catalogue.images().values())).path, getattr(grouped_hits, name)
+
+        def late(*given: Any, real: Any = real, gone: str = gone, **named: Any) -> Any:
+            found = real(*given, **named)
+            index.remove([gone])
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(grouped_hits, name, late)
+            (group,) = ask()
+        assert sorted(hit.path for hit in group) == sorted(contents(index))
 
 
 def test_several_threads_search_while_another_adds(lens: CountingLens, tmp_path: Path) -> None:

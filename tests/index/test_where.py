@@ -156,8 +156,6 @@ def test_numbers_and_text_compare_as_the_docstring_says(
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("", "expected a column, found the end"),
-        (" \n ", "expected a column, found the end"),
         ("prise < 3", "there is no column 'prise': did you mean 'price'?"),
         ("Price < 3", "there is no column 'Price': did you mean 'price'?"),
         ('"" = 3', "there is no column '': there are 'price', 'stock', 'color', 'any', 'größe' and 4 more."),
@@ -205,7 +203,18 @@ def test_errors(expression: str, message: str) -> None:
     with pytest.raises(GamlensError) as error:
         parse_filter(expression, COLUMNS)
     assert message in str(error.value)
-    assert str(error.value).endswith("An example: price < 100 and color in ('red', 'blue')")
+    assert str(error.value).endswith("An example: price < 100 and colour in ('red', 'blue')")
+
+
+@pytest.mark.parametrize("expression", ["", " \n "])
+def test_an_empty_filter(expression: str) -> None:
+    with pytest.raises(GamlensError, match=r"^The filter is empty: leave it out, or write a condition, such as price"):
+        parse_filter(expression, COLUMNS)
+
+
+def test_an_unknown_column_is_told_with_others_as_they_are_written() -> None:
+    with pytest.raises(GamlensError, match=re.escape("""did you mean '"shop name"'?""")):
+        parse_filter("shopname = 'x'", ["price", "shop name"])
 
 
 @pytest.mark.parametrize(

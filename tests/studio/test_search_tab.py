@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from gamlens import GamlensError, Lens
 from gamlens.cli.show import _studio_index
 from gamlens.index.index import Index
 from gamlens.index.region_pair import region_pair
+from gamlens.index.short_text import LONGEST_SHOWN
 from gamlens.studio import html_fragments, launch
 from gamlens.studio.actions import HINTS, Actions
 from gamlens.studio.controls import LINKS, Controls
@@ -28,7 +31,6 @@ from gamlens.studio.hit_thumbnails import HIT_SIDE, HitThumbnails
 from gamlens.studio.model_cache import ModelCache
 from gamlens.studio.search_actions import (
     LARGEST_PART,
-    LONGEST_VALUE,
     MOST_HITS,
     Asked,
     SearchActions,
@@ -274,7 +276,8 @@ def test_hostile_filters_do_nothing(search: SearchActions, query: Path, where: s
 
 def test_what_visitors_see_is_escaped_and_names_no_folder(photos: dict[str, Path], query: Path, tmp_path: Path) -> None:
     odd = noise(tmp_path / "<script>'\"&\x1b.png", seed=9)
-    columns = {"odd": {"<i>c</i>": "<b>v</b>", "long": "x" * 500, "lines": "a\nb", "real": 0.1 + 0.2}}
+    row = {"<i>c</i>": "<b>v\u202e</b>", "long": "x" * 500, "lines": "a\nb", "real": 0.1 + 0.2, "my column": 1}
+    columns = {"odd": row}
     actions = Actions(ModelCache({"small": small_lens()}, any_name=False))
     search = SearchActions(actions, SearchedIndexes({**photos, "odd": odd}, columns))
     update = search.set_query("me", query, ALL, USUAL)
@@ -282,8 +285,10 @@ def test_what_visitors_see_is_escaped_and_names_no_folder(photos: dict[str, Path
         assert "<script>" not in (text or "")
         assert "<b>v" not in (text or "")
         assert str(tmp_path) not in (text or "")
-    assert "&lt;b&gt;v&lt;/b&gt;" in update.hits
-    assert "x" * (LONGEST_VALUE - 1) + "…" in update.hits
+        assert "\u202e" not in (text or "")
+    assert "&lt;b&gt;v\\u202e&lt;/b&gt;" in update.hits
+    assert '"my column"' in unescape(update.columns or "")
+    assert "x" * (LONGEST_SHOWN - 1) + "…" in update.hits
     assert "</i> 0.3<" in update.hits
     assert "\x1b" not in update.hits
 
@@ -305,10 +310,25 @@ def test_hits_whose_files_are_gone(stored: Index, photos: dict[str, Path], query
     broken = tmp_path / names(first)[1]
     broken.write_text("no image")
     bad = search.choose_hit("me", slots(again)[1], USUAL)
-    assert "Cannot read" in bad.pair.stage
+    assert "has changed since it was indexed" in bad.pair.stage
     assert str(tmp_path) not in bad.pair.stage
     with pytest.raises(GamlensError, match="no hit"):
         search.actions.download("me", "search", "json", USUAL)
+
+
+def test_a_hit_whose_file_has_changed(stored: Index, photos: dict[str, Path], query: Path, tmp_path: Path) -> None:
+    search = searching(photos, stored.lens, given=stored)
+    first = search.set_query("me", query, ALL, USUAL)
+    best, second = names(first)[:2]
+    noise(tmp_path / best, seed=40, size=(200, 200))
+    os.utime(tmp_path / second, (1, 1))  # the same contents
+    again = search.set_query("me", query, ALL, USUAL)
+    assert names(again) == [f"{best} (changed)", *names(first)[1:]]
+    assert slots(again)[1] == _pressed(again)  # the best one that can be explained
+    chosen = search.choose_hit("me", slots(again)[0], USUAL)
+    assert "has changed since it was indexed" in chosen.pair.stage
+    assert "gamlens index update" in chosen.pair.stage
+    assert pictures(chosen.pair.stage) == []
 
 
 def _pressed(update: SearchUpdate) -> int:

@@ -10,14 +10,16 @@ from typer import Argument, Option
 from gamlens import GamlensError, Lens
 from gamlens.cli import options
 from gamlens.cli.common import command, exit_with_failures, lens_maker, make_lens
+from gamlens.cli.index_search import listed_file
 from gamlens.cli.terminal import note, say, say_rows
 from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.engine import ENGINES
-from gamlens.errors import near
+from gamlens.errors import near, readable
 from gamlens.files import claimed
 from gamlens.index.backends import BACKENDS
 from gamlens.index.catalogue import CATALOGUE, OWN_COLUMNS
 from gamlens.index.changes import IndexChanges
+from gamlens.index.filter_tokens import as_written
 from gamlens.index.hits import Hit
 from gamlens.index.image_listing import absolute, check_there, find_images
 from gamlens.index.index import INDEX_SUFFIX, Index
@@ -155,7 +157,8 @@ def add(
                 note(f"The column {column} is text, because not all of its cells are numbers: {cell!r:.40}.")
             if unmatched:
                 names = ", ".join(unmatched[:LINES_NAMED]) + (", ..." if len(unmatched) > LINES_NAMED else "")
-                note(f"{len(unmatched)} rows of {meta} name no image of the index: {names}.")
+                rows_name = "1 row" if len(unmatched) == 1 else f"{len(unmatched)} rows"
+                note(f"{rows_name} of {meta} name{'s' * (len(unmatched) == 1)} no image of the index: {names}.")
         return _show_changes(index, changes)
 
 
@@ -205,7 +208,7 @@ def remove(
         return _show_changes(index, changes)
 
 
-@command("index info shop.gamlens --check", of=app)
+@command("index info shop.gamlens --check", of=app, whole=True)
 def info(
     folder: IndexFolder,
     check: Annotated[bool, Option("--check", help="Read the whole index, and say what is damaged.")] = False,
@@ -239,6 +242,8 @@ def duplicates(
         with ItemProgress("comparing", max(1, len(index))) as progress:
             found = index.duplicates(threshold, status=lambda done, total: progress(done, 0))
         title, lead = "Nearly the same", f"Images with a cosine of {threshold:g} or more, by `{index.lens.name}`."
+        if not found:
+            lead = f"No two of the {len(index)} images have a cosine of {threshold:g} or more: lower --threshold."
         return _show_groups(index, found, "group", title, lead, groups, members, out)
 
 
@@ -255,6 +260,8 @@ def clusters(
     with opened(folder, None, None, None, None, device) as index:
         with waiting(f"dividing {len(index)} images"):
             found = index.clusters(count, seed=seed)
+        if len(index) < count:
+            note(f"There are {len(found)} clusters, not {count}: the index has only {len(index)} images.")
         lead = f"Spherical k-means of {len(index)} images into {len(found)} clusters, by `{index.lens.name}`."
         return _show_groups(index, found, "cluster", "Clusters", lead, count, members, out)
 
@@ -308,9 +315,9 @@ def _show_changes(index: Index, changes: IndexChanges) -> dict[str, Any]:
     rate = f", {changes.forwards / changes.seconds:.1f} images per second" if changes.forwards else ""
     say(f"{changes}: {len(index)} images in {index.folder}{rate}")
     if still := len(set(index.catalogue.bad()) - changes.bad.keys()):
-        note(f"{still} files still cannot be read; `gamlens index info {index.folder}` lists them.")
+        note(f"{still} file{'s' * (still != 1)} still cannot be read; see `gamlens index info {index.folder}`.")
     for path, reason in list(changes.bad.items())[:LINES_NAMED]:
-        note(reason if path in reason else f"{path}: {reason}")
+        note(_about_bad(path, reason))
     if len(changes.bad) > LINES_NAMED:
         note(f"{len(changes.bad) - LINES_NAMED} more; `gamlens index info {index.folder}` lists them.")
     return {**changes.record, "images": len(index)}
@@ -321,7 +328,7 @@ def _show_info(found: dict[str, Any]) -> None:
     rows = [
         ("images", str(found["images"])),
         ("added", ", ".join(found["sources"]) or "nothing"),
-        ("columns", ", ".join([*found["columns"], *OWN_COLUMNS])),
+        ("columns", ", ".join(map(as_written, [*found["columns"], *OWN_COLUMNS]))),
         ("model", found["identity"].get("model", "?")),
         ("embedding", f"{found['dimension']} numbers at {found['identity'].get('embedding', '?')}"),
         ("preprocessing", found["identity"].get("preprocessing", "")),
@@ -332,8 +339,15 @@ def _show_info(found: dict[str, Any]) -> None:
     ]
     say_rows(("", ""), rows)
     if found["bad"]:
-        reasons = [(reason if path in reason else f"{path}: {reason}",) for path, reason in found["bad"].items()]
-        say_rows((f"{len(found['bad'])} files could not be read:",), reasons)
+        count = len(found["bad"])
+        head = f"{count} file{'s' * (count != 1)} could not be read:"
+        say_rows((head,), [(_about_bad(path, reason),) for path, reason in found["bad"].items()])
+
+
+def _about_bad(path: str, reason: str) -> str:
+    """Why a file cannot be read; most reasons name the file already."""
+    name = readable(path)
+    return reason if name in reason or repr(name)[1:-1] in reason else f"{name}: {reason}"
 
 
 def _show_groups(
@@ -353,8 +367,11 @@ def _show_groups(
             status=lambda done: progress(done, 0), total=len(found),
         )  # fmt: skip
         place = write(page, out / PAGE_FILE)
+    if not found:
+        say(f"{lead} Open {place}")
+        return []
     lines = [
-        (str(number), str(len(group)), ", ".join(Path(hit.file).name for hit in group[:3]))
+        (str(number), str(len(group)), ", ".join(listed_file(hit, Path(hit.file).name) for hit in group[:3]))
         for number, group in enumerate(found[:groups], 1)
     ]
     say_rows((what, "images", "such as"), lines)

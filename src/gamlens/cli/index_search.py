@@ -13,9 +13,10 @@ from gamlens.cli.waiting import ItemProgress, waiting
 from gamlens.errors import attempt
 from gamlens.files import claimed
 from gamlens.index.catalogue import CATALOGUE
-from gamlens.index.hits import Hits
+from gamlens.index.hits import Hit, Hits
 from gamlens.index.index import Index
 from gamlens.index.queries import Query, combined_query
+from gamlens.index.short_text import short
 from gamlens.report import search as work
 from gamlens.report.image_files import PAGE_FILE, about_sharpness, about_sign
 
@@ -41,8 +42,8 @@ class IndexQueries:
         raised.
         """
         region = self.box or self.point
-        if not self.files and self.text is None:
-            raise GamlensError("Name an image to search for, such as photo.jpg, or give --text.")
+        if not self.files and not self.plus and self.text is None:
+            raise GamlensError("Name an image to search for, such as photo.jpg, or give --plus or --text.")
         if region is not None and len(self.files) != 1:
             raise GamlensError(f"--box and --point belong to one image; found {len(self.files)}: name one.")
         more = [index.query(file, refine=refine) for file in self.plus]
@@ -151,15 +152,21 @@ def show_hits(hits: Hits, *, several: bool) -> None:
         (
             str(number),
             f"{hit.score:.4f}",
-            *(str(hit.metadata.get(column, "")) for column in columns),
-            os.path.relpath(hit.file, base or ".") + ("" if hit.exists else " (gone)"),
+            *(short(hit.metadata.get(column, "")) for column in columns),
+            listed_file(hit, os.path.relpath(hit.file, base or ".")),
         )
         for number, hit in enumerate(hits, 1)
     ]
     place = f"in {base}" if base else "file"
-    say_rows(("", hits.score, *columns, place), lines, title=hits.query.title if several else None)
+    say_rows(("", hits.score, *map(short, columns), place), lines, title=hits.query.title if several else None)
     say(f"best of {hits.searched} images in {1000 * hits.seconds:.1f} ms")
     _say_left_out(hits.query.title, hits.left_out)
+
+
+def listed_file(hit: Hit, name: str) -> str:
+    """The name of a hit's file in a table, and whether the file is gone or has changed since it was indexed."""
+    fault = hit.fault
+    return f"{name} ({fault})" if fault else name
 
 
 def show_matches(answers: Sequence[work.QueryMatches], score: str) -> None:

@@ -98,7 +98,7 @@ def contents_sha256(path: str | os.PathLike[str]) -> str:
     name = readable(os.fspath(path))
     found = hashlib.sha256()
     if name != os.fspath(path):
-        raise GamlensError(f"The name of the file {name!r} is not UTF-8: rename the file.")
+        raise GamlensError(f"The name of the file '{name}' is not UTF-8: rename the file.")
     try:
         check_plain(path)
         with open(path, "rb") as source:

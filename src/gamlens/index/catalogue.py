@@ -97,13 +97,18 @@ class IndexedImage:
 
 
 class DescribedImage(NamedTuple):
-    """What a hit says of an image: its number, file and size, and its columns of the user's table that have a value."""
+    """What a hit says of an image: its number, file and size, and its columns of the user's table that have a value.
+
+    `state` and `sha256` are those of the file when it was read.
+    """
 
     id: int
     path: str
     width: int
     height: int
     metadata: Mapping[str, Any]
+    state: FileState
+    sha256: str
 
 
 class Catalogue:
@@ -289,7 +294,7 @@ class Catalogue:
         """The slots in use, ascending, and the CRC-32 of each vector, (N,) each."""
         with self._reading():
             rows = self._connection.execute("SELECT slot, crc FROM images ORDER BY slot").fetchall()
-        found = np.array(rows, dtype=np.int64).reshape(-1, 2)
+            found = np.array(rows, dtype=np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
     def images(self, slots: Sequence[int] | None = None) -> dict[int, IndexedImage]:
@@ -481,16 +486,18 @@ class Catalogue:
         columns = self.columns()
         names = "".join(f", metadata.{quoted(column)}" for column in columns)
         text = (
-            f"SELECT images.slot, images.id, images.path, images.width, images.height{names} FROM images "
-            f"LEFT JOIN metadata ON images.id = metadata.{quoted(KEY_COLUMN)}"
+            "SELECT images.slot, images.id, images.path, images.width, images.height, images.sha256, images.bytes, "
+            f"images.modified{names} FROM images LEFT JOIN metadata ON images.id = metadata.{quoted(KEY_COLUMN)}"
         )
         found = {}
         with self._reading():
             for chosen, numbers in _chosen("images.slot", slots):
-                for slot, number, path, width, height, *cells in self._connection.execute(text + chosen, numbers):
+                for row in self._connection.execute(text + chosen, numbers):
+                    slot, number, path, width, height, sha256, size, modified, *cells = row
                     values = zip(columns, cells, strict=True)
                     metadata = {column: value for column, value in values if value is not None}
-                    found[slot] = DescribedImage(number, _loaded(path), width, height, metadata)
+                    state = FileState(size, modified)
+                    found[slot] = DescribedImage(number, _loaded(path), width, height, metadata, state, sha256)
         return found
 
     def _check_kind(self, column: str, value: Any) -> None:

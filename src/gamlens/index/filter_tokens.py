@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from gamlens.errors import GamlensError, printable
 
 LONGEST_FILTER = 10_000  # characters
-FILTER_EXAMPLE = "price < 100 and color in ('red', 'blue')"
+FILTER_EXAMPLE = "price < 100 and colour in ('red', 'blue')"
+KEYWORDS = frozenset({"and", "or", "not", "in", "like", "between", "is", "null", "true", "false"})
 FILTER_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 FILTER_SIGN = re.compile(r"==|!=|<>|<=|>=|[=<>(),]")
 SHOWN_BESIDE = 60  # characters of a long filter that an error shows on either side of the wrong place
@@ -40,6 +41,8 @@ class FilterToken:
 
 def filter_tokens(expression: str) -> list[FilterToken]:
     """Cut a filter into tokens; the last one is always "end"."""
+    if not expression.strip():
+        raise GamlensError(f"The filter is empty: leave it out, or write a condition, such as {FILTER_EXAMPLE}.")
     _check_characters(expression)
     tokens, at = [], 0
     while at < len(expression):
@@ -49,6 +52,16 @@ def filter_tokens(expression: str) -> list[FilterToken]:
         token, at = _token_at(expression, at)
         tokens.append(token)
     return [*tokens, FilterToken("end", "", len(expression))]
+
+
+def as_written(column: str) -> str:
+    """A column as a filter names it: in double quotes if it is no plain word.
+
+    >>> as_written("price"), as_written("shop name"), as_written("in"), as_written("2")
+    ('price', '"shop name"', '"in"', '"2"')
+    """
+    plain = bool(column) and _word_end(column, 0) == len(column) and not FILTER_NUMBER.fullmatch(column)
+    return column if plain and column.lower() not in KEYWORDS else '"' + column.replace('"', '""') + '"'
 
 
 def _check_characters(expression: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gamlens.index.catalogue import IndexedImage
 from gamlens.index.changes import Status
 from gamlens.index.grouping import clusters, duplicate_groups
 from gamlens.index.hits import Hit
@@ -26,8 +28,8 @@ def duplicate_hits(index: Index, threshold: float, *, status: Status) -> list[li
     for group in groups:
         own = _normalised(rows[group])
         best = np.concatenate([_nearest_others(own, start) for start in range(0, len(own), COMPARED_AT_ONCE)])
-        found.append([index.hit_of(images[int(now.slots[at])], float(best[i])) for i, at in enumerate(group)])
-    return found
+        found.append(_hits_of(index, images, now.slots[group], best))
+    return [hits for hits in found if len(hits) > 1]
 
 
 def _nearest_others(own: np.ndarray[Any, Any], start: int) -> np.ndarray[Any, Any]:
@@ -49,8 +51,16 @@ def cluster_hits(index: Index, count: int, *, seed: int, status: Status) -> list
     for label in range(len(made.centres)):
         members = np.flatnonzero(made.labels == label)
         order = members[np.argsort(-near_middle[members], kind="stable")]
-        found.append([index.hit_of(images[int(now.slots[at])], float(near_middle[at])) for at in order])
+        found.append(_hits_of(index, images, now.slots[order], near_middle[order]))
     return sorted((group for group in found if group), key=lambda group: -len(group))
+
+
+def _hits_of(
+    index: Index, images: Mapping[int, IndexedImage], slots: np.ndarray[Any, Any], values: np.ndarray[Any, Any]
+) -> list[Hit]:
+    """The images of some slots as hits. An image that another process has removed meanwhile is left out."""
+    pairs = zip(slots.tolist(), values.tolist(), strict=True)
+    return [index.hit_of(images[slot], value) for slot, value in pairs if slot in images]
 
 
 def _normalised(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

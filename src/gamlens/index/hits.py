@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
+from gamlens.errors import attempt
+from gamlens.index.building import NO_FILE, contents_sha256, file_state
+from gamlens.index.catalogue import FileState
 from gamlens.index.queries import Query
 
 
@@ -22,6 +25,8 @@ class Hit:
         slot: The row of its vector in the index when it was found; a compaction of the index changes it.
         id: Its number in the catalogue, which never changes.
         moved: Where its file is now, if it moved together with the index; "" if it did not.
+        state: The size and time of the file when it was indexed.
+        sha256: The hash of its contents then; "" if it is not known, as in a temporary index.
     """
 
     path: str
@@ -32,6 +37,8 @@ class Hit:
     slot: int = -1
     id: int = 0
     moved: str = ""
+    state: FileState = NO_FILE
+    sha256: str = ""
 
     @property
     def file(self) -> str:
@@ -42,6 +49,24 @@ class Hit:
     def exists(self) -> bool:
         """Whether the file is there, so that it can be shown."""
         return os.path.isfile(self.file)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the file has other contents than those that were indexed. It is read if its time alone differs."""
+        now = file_state(self.file)
+        if not self.sha256 or now in (NO_FILE, self.state):
+            return False
+        if now.bytes != self.state.bytes:
+            return True
+        digest = attempt(contents_sha256, self.file)
+        return isinstance(digest, str) and digest != self.sha256
+
+    @property
+    def fault(self) -> str:
+        """Why the file cannot be shown as what was found: "gone", or "changed"; "" if it can."""
+        if not self.exists:
+            return "gone"
+        return "changed" if self.changed else ""
 
     @property
     def record(self) -> dict[str, Any]:

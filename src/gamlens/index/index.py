@@ -20,11 +20,11 @@ import torch
 from gamlens.errors import GamlensError, near, needs_package, readable, reworded
 from gamlens.explanation import PairExplanation
 from gamlens.files import claimed, make_folder, sweep
-from gamlens.index import vector_file
 from gamlens.index.backends import BACKENDS
 from gamlens.index.building import NO_FILE, contents_sha256, file_state
 from gamlens.index.catalogue import CATALOGUE, Catalogue, DescribedImage, IndexedImage, check_column, check_value
 from gamlens.index.changes import IndexChanges, Status
+from gamlens.index.checking import index_problems
 from gamlens.index.cluster_building import CHUNK, add_on_cluster
 from gamlens.index.explained_hits import explain_by_traces, remembered_gallery
 from gamlens.index.grouped_hits import cluster_hits, duplicate_hits
@@ -33,7 +33,7 @@ from gamlens.index.image_listing import absolute, check_there, find_images, lies
 from gamlens.index.index_settings import check_identity, check_settings, new_settings
 from gamlens.index.queries import PixelBox, PixelPoint, Query, caption_query, combined_query, image_query
 from gamlens.index.region_pair import region_pair
-from gamlens.index.snapshot import AUTO_BACKEND, Snapshot, blocks_name, vectors_name
+from gamlens.index.snapshot import AUTO_BACKEND, Snapshot, chosen_backend
 from gamlens.index.writing import IndexWriter, beside
 from gamlens.inputs.images import Picture
 from gamlens.pairs.pair_trace import PairTrace
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gamlens.lens import Lens
 
 INDEX_SUFFIX = ".gamlens"
+SEARCHES = 3  # tries of a search while others change the index, before it makes them wait
 BATCH_ON_CPU, BATCH_ON_GPU = 8, 32  # images that run together; larger batches do not fit the caches of a CPU
 
 
@@ -467,18 +468,25 @@ class Index:
         return one
 
     def _nearest(self, query: Query, *, top: int, where: str | None, with_self: bool) -> Hits:
+        """The hits at one moment: if another process changes rows of them meanwhile, it is searched again."""
         started = time.perf_counter()
-        while True:
-            now = self.snapshot()
-            found = self._nearest_in(now, query, top=top, where=where, with_self=with_self)
-            if self._has_rows_of(now):
-                return replace(found, seconds=time.perf_counter() - started)
+        search = partial(self._nearest_now, query, top=top, where=where, with_self=with_self)
+        found, tries = search(), 1
+        while found is None and tries < SEARCHES:
+            found, tries = search(), tries + 1
+        if found is None:
+            with self._lock, self.catalogue.at_one_moment():  # until its end no change is committed
+                found = search()
+        assert found is not None
+        return replace(found, seconds=time.perf_counter() - started)
 
     def _has_rows_of(self, now: Snapshot) -> bool:
         """Whether rows still have the numbers of a snapshot: another process may have compacted the index meanwhile."""
         return bool(self.catalogue.generation() == now.settings["generation"])
 
-    def _nearest_in(self, now: Snapshot, query: Query, *, top: int, where: str | None, with_self: bool) -> Hits:
+    def _nearest_now(self, query: Query, *, top: int, where: str | None, with_self: bool) -> Hits | None:
+        """The hits; None if the index was changed meanwhile so that rows of them are gone or belong to others."""
+        now = self.snapshot()
         if len(query.vector) != now.vectors.shape[1]:
             raise GamlensError(
                 f"The query has {len(query.vector)} numbers, and the vectors of the index have {now.vectors.shape[1]}: "
@@ -496,12 +504,15 @@ class Index:
         )
         ranked = [(int(slot), float(value)) for slot, value in zip(found[0], values[0], strict=True) if slot >= 0]
         images = self.catalogue.described([slot for slot, _ in ranked])
-        hits = tuple(self._hit(images[slot], slot, value) for slot, value in ranked if slot in images)
+        if len(images) < len(ranked) or not self._has_rows_of(now):
+            return None
+        hits = tuple(self._hit(images[slot], slot, value) for slot, value in ranked)
         return Hits(query, hits, self.score, many, tuple(own.values()))
 
     def hit_of(self, image: IndexedImage, value: float) -> Hit:
         """An image of the index as a hit without metadata, where its file is now."""
-        return self._hit(DescribedImage(image.id, image.path, image.width, image.height, {}), image.slot, value)
+        known = DescribedImage(image.id, image.path, image.width, image.height, {}, image.state, image.sha256)
+        return self._hit(known, image.slot, value)
 
     def _hit(self, image: DescribedImage, slot: int, value: float) -> Hit:
         moved = ""
@@ -509,7 +520,10 @@ class Index:
         if before and before != now and not os.path.exists(image.path):
             other = beside(image.path, before, now)
             moved = other if os.path.exists(other) else ""
-        return Hit(image.path, value, image.metadata, image.width, image.height, slot, image.id, moved)
+        return Hit(
+            image.path, value, image.metadata, image.width, image.height, slot, image.id, moved, image.state,
+            image.sha256,
+        )  # fmt: skip
 
     def _same_contents(self, files: Sequence[str]) -> dict[int, str]:
         """The slots and paths of images whose files have the same contents as one of `files`."""
@@ -556,7 +570,8 @@ class Index:
         embedding is an average over positions; other hits are read from their files and run once.
 
         Args:
-            hits: What `search` found, or a Hits with some of it.
+            hits: What `search` found, or a Hits with some of it. One whose file has changed since it was indexed is an
+                error; `Hit.changed` tells.
             method, n, fuse, lattice, refine: As `Lens.compare_many` takes them.
             sign: As `Lens.compare` takes it: maps with a sign, by a forward of the query and each hit. So are the maps
                 of a region if n is more than 1, or if they are refined.
@@ -651,8 +666,14 @@ class Index:
         return self._file_of(images[slot])
 
     def _file_of(self, image: IndexedImage) -> Picture:
-        file = self.hit_of(image, 0.0).file
-        return Picture(Path(file).name, path=file)
+        """The file of an image. One that has changed is an error: no map of it would say why the image was found."""
+        hit = self.hit_of(image, 0.0)
+        if hit.changed:
+            raise GamlensError(
+                f"{readable(hit.file)!r} has changed since it was indexed: run `gamlens index update "
+                f"{readable(str(self.folder))}`, and search again."
+            )
+        return Picture(Path(hit.file).name, path=hit.file)
 
     @property
     def is_temporary(self) -> bool:
@@ -695,7 +716,7 @@ class Index:
             "columns": self.catalogue.columns(),
             "dimension": settings["dimension"],
             "score": settings["score"],
-            "backend": self.snapshot().backend,
+            "backend": chosen_backend(str(settings["backend"]), int(settings["end"])),
             "activations": settings["activations"],
             "embedding_form": settings["law"],
             "made_with": settings["made_with"],
@@ -706,21 +727,7 @@ class Index:
 
     def check(self) -> list[str]:
         """Read everything and say what is damaged: files, vectors and activations that are not what was written."""
-        found = [problem] if (problem := self.catalogue.problem()) else []
-        settings = self.catalogue.settings()
-        try:
-            now = Snapshot(self.catalogue, checked=False)
-            slots, crcs = self.catalogue.slots()
-            if bad := vector_file.damaged_vectors(now.vectors, slots, crcs):
-                found.append(
-                    f"{len(bad)} vectors in {vectors_name(settings)!r} are not what was written (row {bad[0]})."
-                )
-            for image in self.catalogue.images().values():
-                if image.block is not None:
-                    vector_file.read_blocks(self.folder / blocks_name(settings), [image.block], settings["block_shape"])
-        except GamlensError as error:
-            found.append(str(error))
-        return found
+        return index_problems(self.catalogue)
 
 
 def _places(images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:

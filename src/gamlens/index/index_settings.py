@@ -24,6 +24,9 @@ from gamlens.scores import PAIR_SCORES
 if TYPE_CHECKING:
     from gamlens.lens import Lens
 
+OTHER_HASHES = {"weights_sha256": "other weights", "preprocessing_sha256": "another preprocessing"}
+HASH_DIGITS = 16  # of a sha256 that messages show
+
 
 def new_settings(
     lens: Lens, *, activations: bool, score: str, backend: str, place: Path, made_with: Mapping[str, Any]
@@ -68,9 +71,11 @@ def check_identity(folder: str, own: Mapping[str, str], lens: Lens) -> None:
     asked = index_identity(lens)
     for name, known in own.items():
         if asked.get(name, known) != known:
+            what = OTHER_HASHES.get(name, f"another {name.replace('_', ' ')}")
+            shown = HASH_DIGITS if name in OTHER_HASHES else 200
             raise GamlensError(
-                f"The index {readable(folder)!r} was made with another {name.replace('_', ' ')} than this lens has: "
-                f"{known[:200]} and {asked[name][:200]}. Their vectors cannot be compared. Search with the "
+                f"The index {readable(folder)!r} was made with {what} than this lens has: "
+                f"{known[:shown]} and {asked[name][:shown]}. Their vectors cannot be compared. Search with the "
                 "same model, or make another index with this one."
             )
 

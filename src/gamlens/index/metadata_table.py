@@ -18,6 +18,7 @@ from gamlens.index.image_listing import absolute
 
 KEYS = ("path", "file", "filename", "image")  # columns that name the image; the first of them that a table has
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,17})")  # not 007, which is a code
+OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 MetadataValue = int | float | str | None
 NO_KINDS: Mapping[str, type] = {}
 
@@ -91,7 +92,13 @@ def mixed_columns(table: str | os.PathLike[str]) -> list[tuple[str, str]]:
 
 def _rows(table: Path) -> list[list[str]]:
     """The rows of a CSV file, the header among them, without empty lines."""
-    reader = csv.reader(io.StringIO(text(table), newline=""), strict=True)
+    contents = text(table)
+    first = next((line for line in contents.splitlines() if line.strip()), "")
+    if other := next((name for sign, name in OTHER_SEPARATORS.items() if sign in first and "," not in first), ""):
+        raise GamlensError(
+            f"{readable(str(table))!r} separates its columns by {other}: save the table with commas between them."
+        )
+    reader = csv.reader(io.StringIO(contents, newline=""), strict=True)
     try:
         return [row for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gamlens.errors import GamlensError
+from gamlens.errors import GamlensError, attempt, readable, warn
 from gamlens.index import vector_file
 from gamlens.index.backends import BACKENDS, VectorSearch, automatic_backend
 from gamlens.index.catalogue import Catalogue
@@ -59,17 +58,8 @@ class Snapshot:
         with catalogue.at_one_moment():  # until its end no compaction can delete the file of the vectors
             self.version = catalogue.version()
             self.settings = catalogue.settings()
-            self.slots, crcs = catalogue.slots()
-            end = int(self.settings["end"])
-            try:
-                if (vectors := given) is None:
-                    file = catalogue.folder / vectors_name(self.settings)
-                    vectors = vector_file.open_vectors(file, end, int(self.settings["dimension"]))
-            except GamlensError as error:
-                raise catalogue.damaged(str(error)) from error
-        self.vectors = vectors
-        if len(self.slots) and not (int(self.slots[0]) >= 0 and int(self.slots[-1]) < end):
-            raise catalogue.damaged(f"images have the rows {int(self.slots[0])} to {int(self.slots[-1])} of {end}")
+            vectors, self.slots, crcs = read_rows(catalogue, self.settings, given)
+        self.vectors, end = vectors, len(vectors)
         self.alive = np.zeros(end, dtype=bool)
         self.alive[self.slots] = True
         self.backend = chosen_backend(str(self.settings["backend"]), end)
@@ -113,6 +103,22 @@ class Snapshot:
         return self.version == catalogue.version()
 
 
+def read_rows(
+    catalogue: Catalogue, settings: Mapping[str, Any], given: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """All vectors (end,D), which rows of them are in use, ascending (N,), and the CRC-32 of each of these (N,)."""
+    slots, crcs = catalogue.slots()
+    end = int(settings["end"])
+    try:
+        file = catalogue.folder / vectors_name(settings)
+        vectors = vector_file.open_vectors(file, end, int(settings["dimension"])) if given is None else given
+    except GamlensError as error:
+        raise catalogue.damaged(str(error)) from error
+    if len(slots) and not (int(slots[0]) >= 0 and int(slots[-1]) < end):
+        raise catalogue.damaged(f"images have the rows {int(slots[0])} to {int(slots[-1])} of {end}")
+    return vectors, slots, crcs
+
+
 def check_vectors(
     catalogue: Catalogue, settings: Mapping[str, Any], vectors: Array, slots: Array, crcs: Array, start: int = 0
 ) -> None:
@@ -120,7 +126,7 @@ def check_vectors(
     fresh = slots >= start
     if bad := vector_file.damaged_vectors(vectors, slots[fresh], crcs[fresh]):
         raise catalogue.damaged(
-            f"{len(bad)} vectors in {vectors_name(settings)!r} are not what was written (row {bad[0]})"
+            f"{len(bad)} of {len(slots)} vectors in {vectors_name(settings)!r} are not what was written (row {bad[0]})"
         )
 
 
@@ -147,34 +153,42 @@ class ApproximateFile:
         self.path = folder / f"{name}-{settings['generation']}.ann"
 
     def read(self, vectors: Array) -> VectorSearch:
-        """The approximate index of all rows; rows that the file does not have yet are added in memory."""
-        score = str(self.settings["score"])
+        """The approximate index of all rows; rows that the file does not have yet are added in memory.
+
+        Without a file that can be used, all of it is built in memory.
+        """
+        found = self.loaded(vectors)
+        if found is not None and not isinstance(found, GamlensError):
+            self.check(found.rows)
+            found.add(vectors)
+            return found
+        self.check(0)
+        made = self.backend.make(vectors, str(self.settings["score"]))
+        if found is not None:
+            warn(
+                f"{found} This was done in memory now, and is done whenever the index is opened, until `gamlens index "
+                f"update {readable(str(self.folder))}` has written the file."
+            )
+        return made
+
+    def loaded(self, vectors: Array) -> VectorSearch | GamlensError | None:
+        """What the file holds; the error if it cannot be used, and None if there is no file."""
         if not self.path.exists():
-            self.check(0)
-            return self.backend.make(vectors, score)
-        try:
-            found = self.backend.load(self.path, vectors, score)
-        except GamlensError:
-            self.check(0)
-            raise
-        self.check(found.rows)
-        found.add(vectors)
-        return found
+            return None
+        return attempt(self.backend.load, self.path, vectors, str(self.settings["score"]))
 
     def bring_up_to_date(self) -> None:
         """Write the file anew if it does not have all rows."""
         end, dimension = int(self.settings["end"]), int(self.settings["dimension"])
         vectors = vector_file.open_vectors(self.folder / vectors_name(self.settings), end, dimension)
         score = str(self.settings["score"])
-        found: VectorSearch | None = None
-        if self.path.exists() and self.backend.installed:
-            with suppress(GamlensError):  # a file that cannot be read is made anew
-                found = self.backend.load(self.path, vectors, score)
-        if found is not None and found.rows == end:
-            return
-        self.check(0 if found is None else found.rows)
-        if found is None:
+        found = self.loaded(vectors)
+        if found is None or isinstance(found, GamlensError):  # a file that cannot be used is made anew
+            self.check(0)
             found = self.backend.make(vectors, score)
-        else:
+        elif found.rows < end:
+            self.check(found.rows)
             found.add(vectors)
+        else:
+            return
         found.save(self.path)

@@ -21,11 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gamlens.errors import GamlensError, near, printable
-from gamlens.index.filter_tokens import FilterToken, filter_error, filter_tokens
+from gamlens.index.filter_tokens import KEYWORDS, FilterToken, as_written, filter_error, filter_tokens
 
 DEEPEST_FILTER = 10  # parentheses and nots inside one another; SQLite's parser overflows at 13 of the worst kind
 MOST_VALUES = 900  # SQLite allows 999 parameters (before 3.32), and 1000 terms in a row
-KEYWORDS = frozenset({"and", "or", "not", "in", "like", "between", "is", "null", "true", "false"})
 SQL_OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 INSTEAD_OF_NULL = {"=": "write 'is null'", "!=": "write 'is not null'"}
 
@@ -168,7 +167,7 @@ class FilterReader:
             hint = " (write a column of this name in double quotes)" if token.content in self.known else ""
             raise self.wrong(f"expected a column, found {token.described}{hint}", token)
         if token.content not in self.known:
-            others = near(token.content, map(printable, self.known))
+            others = near(token.content, (printable(as_written(column)) for column in self.known))
             raise self.wrong(f"there is no column {printable(token.content)[:80]!r}: {others}", token)
         self.used.append(token.content)
         return '"' + token.content.replace('"', '""') + '"'

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from gamlens import methods, render, retrieval, scores
-from gamlens.errors import GamlensError, readable
+from gamlens.errors import GamlensError, printable, readable
 from gamlens.explanation import Explanation, PairExplanation
 from gamlens.figures.panels import frame_of, is_empty, scaled_frame
 from gamlens.files import StagedFiles
@@ -18,6 +18,7 @@ from gamlens.fuse import FUSIONS
 from gamlens.index.hits import Hit, Hits
 from gamlens.index.index import Index
 from gamlens.index.queries import Query
+from gamlens.index.short_text import short
 from gamlens.inputs.images import Picture
 from gamlens.lattice import check_reading
 from gamlens.lens import Lens
@@ -79,7 +80,7 @@ class QueryMatches:
         left_out: Files that are left out because they have the same contents as the query.
         picture: The file of the picture of all matches.
         grids: The pictures for the page; empty after the first QUERIES_SHOWN queries, which the page shows.
-        about: What a reader must know about the query.
+        about: What a reader must know about the query and its matches.
     """
 
     query: str
@@ -201,15 +202,17 @@ def explained_matches(
     shown: bool = True,
     limit: int | None = None,
 ) -> QueryMatches:
-    """Explain hits, and write a picture of them. A hit whose file is gone cannot be shown, and is only listed."""
-    there = [hit for hit in hits if hit.exists or hit.slot < 0 or index.is_temporary][:limit]
+    """Explain hits, and write a picture of them. One whose file is gone, or has changed, is only named."""
+    ranked = list(enumerate(hits, 1))
+    faulty = {} if index.is_temporary else {rank: hit for rank, hit in ranked if hit.slot >= 0 and hit.fault}
+    there = [(rank, hit) for rank, hit in ranked if rank not in faulty][:limit]
     if not there:
         raise GamlensError(
-            f"The files of the {len(hits)} matches are gone, such as {readable(hits[0].path)!r}: run `gamlens index "
-            "update`, or bring them back."
+            f"The files of the {len(hits)} matches are gone or have changed since they were indexed, such as "
+            f"{readable(hits[0].path)!r}: run `gamlens index update`, or bring them back."
         )
     pair = index.explain(
-        replace(hits, found=tuple(there)), method=options.method, n=options.n, fuse=options.fuse,
+        replace(hits, found=tuple(hit for _, hit in there)), method=options.method, n=options.n, fuse=options.fuse,
         lattice=options.lattice, refine=options.refine, sign=options.sign,
     )  # fmt: skip
     if maps:
@@ -219,9 +222,18 @@ def explained_matches(
     with StagedFiles() as staged:
         picture = render.stacked([render.draw(grid) for grid in grids])
         staged.write(place, partial(render.write_png, picture))
-    boxes = dict(zip((hit.slot for hit in there), _boxes(pair), strict=True))
-    matches = tuple({"file": hit.file, "score": hit.score, **boxes.get(hit.slot, {}), **_columns(hit)} for hit in hits)
-    return QueryMatches(name, matches, hits.left_out, str(place), grids if shown else (), _about_query(hits.query))
+    boxes = dict(zip((rank for rank, _ in there), _boxes(pair), strict=True))
+    matches = tuple(
+        {"file": hit.file, "score": hit.score, **boxes.get(rank, {}), **_columns(hit)} for rank, hit in ranked
+    )
+    about = " ".join(filter(None, (_about_query(hits.query), *map(_about_fault, faulty, faulty.values()))))
+    return QueryMatches(name, matches, hits.left_out, str(place), grids if shown else (), about)
+
+
+def _about_fault(rank: int, hit: Hit) -> str:
+    """Why a hit has no maps: its file is gone, or has other contents than those that were found."""
+    what = "is gone" if hit.fault == "gone" else "has changed since it was indexed"
+    return f"{rank}. `{short(os.path.basename(hit.file))}`: the file {what}; run `gamlens index update`."
 
 
 def _about_query(query: Query) -> str:
@@ -233,7 +245,7 @@ def _about_query(query: Query) -> str:
 
 def _column_words(hit: Hit) -> str:
     """The first columns of a hit, such as "price 18, colour red"."""
-    return ", ".join(f"{column} {value}" for column, value in list(hit.metadata.items())[:COLUMNS_SHOWN])
+    return ", ".join(f"{short(column)} {short(value)}" for column, value in list(hit.metadata.items())[:COLUMNS_SHOWN])
 
 
 def hits_record(hits: Hits) -> dict[str, Any]:
@@ -260,10 +272,11 @@ def search_page(answers: Sequence[QueryMatches], *, title: str, lead: str) -> Pa
     """One section per query: its matches side by side, and both maps of each pair."""
     sections = []
     for answer in answers:
-        names = ", ".join(f"`{name}`" for name in answer.left_out)
+        names = ", ".join(f"`{printable(name)}`" for name in answer.left_out)
         left_out = f"Left out, as it is the query itself: {names}." if names else ""
-        sections.append(Section(answer.query, answer.grids, " ".join(filter(None, (answer.about, left_out)))))
-    return limited_page(title, lead, sections, limit=QUERIES_SHOWN, count=len(answers), what="queries")
+        about = " ".join(filter(None, (answer.about, left_out)))
+        sections.append(Section(printable(answer.query), answer.grids, about))
+    return limited_page(title, printable(lead), sections, limit=QUERIES_SHOWN, count=len(answers), what="queries")
 
 
 def _boxes(pair: PairExplanation) -> list[dict[str, Any]]:
@@ -275,14 +288,18 @@ def _columns(hit: Hit) -> dict[str, Any]:
     return {"metadata": dict(hit.metadata)} if hit.metadata else {}
 
 
-def match_grids(pair: PairExplanation, score: str, asked: Query, hits: Sequence[Hit] = ()) -> tuple[Grid, ...]:
+def match_grids(
+    pair: PairExplanation, score: str, asked: Query, hits: Sequence[tuple[int, Hit]] = ()
+) -> tuple[Grid, ...]:
     """Make grids of MATCHES_ACROSS matches: a row of photos, and below each match the maps on it and on the query.
 
-    A region that was searched for is outlined on the query. `hits` are the matches, if an index found them.
+    A region that was searched for is outlined on the query. `hits` are the matches with their ranks, if an index found
+    them.
     """
     whole, made = pair.x.image(), []
-    words = [_column_words(hit) for hit in hits] or [""] * len(pair)
-    values = [hit.score for hit in hits] or pair.scores.tolist()
+    words = [_column_words(hit) for _, hit in hits] or [""] * len(pair)
+    values = [hit.score for _, hit in hits] or pair.scores.tolist()
+    ranks = [rank for rank, _ in hits] or range(1, len(pair) + 1)
     query = thumbnail(whole, MATCH_SIDE)
     shown = query
     if asked.region is not None and not asked.by_crop:
@@ -292,23 +309,23 @@ def match_grids(pair: PairExplanation, score: str, asked: Query, hits: Sequence[
     for start in range(0, len(pair), MATCHES_ACROSS):
         line = range(start, min(start + MATCHES_ACROSS, len(pair)))
         photos = {at: thumbnail(pair.y.image(at), MATCH_SIDE) for at in line}
-        own = Panel(shown, "", pair.x.picture().name)
+        own = Panel(shown, "", short(pair.x.picture().name))
         rows = (
-            (own, *(Panel(photo, words[at], pair.y.picture(at).name) for at, photo in photos.items())),
-            (None, *(_heat(pair.y, at, photo, "why, on the match") for at, photo in photos.items())),
-            (None, *(_heat(pair.x, at, query, "why, on the query") for at in line)),
+            (own, *(Panel(photo, words[at], short(pair.y.picture(at).name)) for at, photo in photos.items())),
+            (None, *(_heat(pair.y, at, photo, ranks[at], "why, on the match") for at, photo in photos.items())),
+            (None, *(_heat(pair.x, at, query, ranks[at], "why, on the query") for at in line)),
         )
-        heads = ("Query", *(f"{at + 1}. {score} {values[at]:.3f}" for at in line))
+        heads = ("Query", *(f"{ranks[at]}. {score} {values[at]:.3f}" for at in line))
         heads += ("",) * (MATCHES_ACROSS - len(line)) if start else ()
         made.append(Grid(rows, heads, keys=MATCH_KEYS if line.stop == len(pair) and not pair.x.signed else ()))
     return tuple(made)
 
 
-def _heat(result: Explanation, at: int, photo: Image.Image, words: str) -> Panel:
+def _heat(result: Explanation, at: int, photo: Image.Image, rank: int, words: str) -> Panel:
     """Row `at` over a small copy of its photo; the caption of an empty map says so."""
     if result.signed:
-        return Panel(small_overlay(result, at, side=MATCH_SIDE), "", words, f"match {at + 1}: {words}")
+        return Panel(small_overlay(result, at, side=MATCH_SIDE), "", words, f"match {rank}: {words}")
     frame = scaled_frame(frame_of(result, at), photo)
     picture = render.overlay(photo, frame.map(result.maps[at].cpu()).numpy())
     empty = " (no map: the same to the model)" if is_empty(result, at) else ""
-    return Panel(picture, "", words + empty, f"match {at + 1}: {words}")
+    return Panel(picture, "", words + empty, f"match {rank}: {words}")

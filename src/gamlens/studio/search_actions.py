@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from gamlens.capture.forward import BY_NETWORK
-from gamlens.errors import GamlensError, printable
+from gamlens.errors import GamlensError
+from gamlens.index.filter_tokens import as_written
 from gamlens.index.hits import Hit, Hits
 from gamlens.index.index import Index
 from gamlens.index.queries import Query
+from gamlens.index.short_text import short
 from gamlens.index.where import parse_filter
 from gamlens.inputs.images import Picture
 from gamlens.scores import PAIR_SCORES
@@ -33,11 +35,14 @@ log = logging.getLogger("gamlens.studio")
 
 HITS_AT_FIRST, MOST_HITS = 10, 24
 COLUMNS_OF_A_HIT = 4  # how many columns of a hit are shown
-LONGEST_VALUE = 60  # characters of a column's value that are shown
 LARGEST_PART = 2 * SCREEN_SIDE  # the longest side of a region that was cut out and stays in memory
 QUERY_SIDE = 640  # the longest side of the photo that regions are drawn on
 DROP_A_PHOTO = "Drop a photo, or click an example: the photos that the model finds most similar appear here."
-GONE = "The file of this hit is gone, so there is nothing to explain: click another hit."
+FAULTS = {
+    "gone": "The file of this hit is gone, so there is nothing to explain: click another hit.",
+    "changed": "The file of this hit has changed since it was indexed, so its maps would not say why it was found: run "
+    "gamlens index update, or click another hit.",
+}
 BY_CROP = "The region was cut out and embedded by itself: the embedding of this model is no average over positions."
 SearchGiven = ParamSpec("SearchGiven")
 
@@ -157,7 +162,7 @@ class SearchActions:
 
     def columns_html(self, error: str = "") -> str:
         """Which columns a filter can name, and what is wrong with one."""
-        return html.filter_columns(self.indexes.column_names, error)
+        return html.filter_columns([short(as_written(name)) for name in self.indexes.column_names], error)
 
     def _found(self, session: Session, asked: Asked, controls: Controls) -> SearchUpdate:
         """Search for what the visitor gave, and explain the hit that was chosen before, or else the best one."""
@@ -172,7 +177,7 @@ class SearchActions:
         if search.query is None:
             search.query = _embedded(index, photo, search.region)
         hits = search.hits = index.search(search.query, top=asked.top, where=asked.where or None)
-        slots = [hit.slot for hit in hits if hit.slot == search.chosen] or [hit.slot for hit in hits if hit.exists]
+        slots = [hit.slot for hit in hits if hit.slot == search.chosen] or [hit.slot for hit in hits if not hit.fault]
         if not slots:
             search.forget_choice()
             pair = _no_hit()
@@ -207,8 +212,8 @@ class SearchActions:
         hit = hits[number]
         search.forget_choice()
         search.chosen = slot
-        if not hit.exists:
-            return TabUpdate(html.message(GONE, kind="note"))
+        if fault := hit.fault:
+            return TabUpdate(html.message(FAULTS[fault], kind="note"))
         assert index is not None
         try:
             part = hits.query.sides[0].pictures[0].open() if hits.query.by_crop else None
@@ -231,14 +236,15 @@ class SearchActions:
         return html.hits(title, lead if hits else "", shown, BY_CROP if hits.query.by_crop else "")
 
     def _shown_hit(self, hit: Hit, *, chosen: bool) -> ShownHit:
-        columns = [(_short(name), _short(value)) for name, value in hit.metadata.items()]
+        columns = [(short(name), short(value)) for name, value in hit.metadata.items()]
+        name, small = short(Path(hit.file).name), self.thumbnails.of(hit.file)
         return ShownHit(
             slot=hit.slot,
             score=f"{hit.score:.3f}" if abs(hit.score) < 10 else f"{hit.score:.4g}",
-            name=_short(Path(hit.file).name),
+            name=f"{name} (changed)" if small is not None and hit.changed else name,
             columns=columns[:COLUMNS_OF_A_HIT],
             chosen=chosen,
-            small=self.thumbnails.of(hit.file),
+            small=small,
         )
 
     def _failed(self, session: Session, text: str) -> SearchUpdate:
@@ -296,9 +302,3 @@ def _query_html(session: Session) -> str:
     small = photo.shown.copy()
     small.thumbnail((QUERY_SIDE, QUERY_SIDE))
     return html.query_photo(small, photo.name, box, marked=search.region is not None)
-
-
-def _short(value: Any) -> str:
-    """A value of a column, or a name, in one line of limited length."""
-    text = printable(f"{value:.6g}" if isinstance(value, float) else str(value)).replace("\n", " ")
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"

@@ -265,8 +265,8 @@ def load_approximate(
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or error
         raise GamlensError(
-            f"{name!r} cannot be used as a search file: {why}. It holds only what follows from the vectors: delete "
-            "it, and build the search again."
+            f"{name!r} cannot be used as a search file: {why}. It follows from the vectors alone, so "
+            "it can be built again."
         ) from error
 
 
