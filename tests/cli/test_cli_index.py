@@ -301,6 +301,14 @@ def test_info_prints_all_files_that_cannot_be_read(shop: Path, lens: CountingLen
     assert "more" not in shown
 
 
+def test_info_names_a_few_of_many_sources() -> None:
+    assert index_command._first_of([f"{n}.png" for n in range(7)]) == (
+        "0.png, 1.png, 2.png, 3.png, 4.png and 2 more; --json has all"
+    )
+    assert index_command._first_of(["a.png"]) == "a.png"
+    assert index_command._first_of([]) == "nothing"
+
+
 @pytest.mark.parametrize("name", ["add", "update", "remove", "info", "duplicates", "clusters"])
 def test_help_has_an_example(name: str) -> None:
     assert f"Example:  gamlens index {name} " in " ".join(asked("index", name, "--help").stdout.split(" "))

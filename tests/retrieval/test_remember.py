@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import nets
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
+from torchvision.models import resnet18
 
 from gamlens import GamlensError, Lens, Transform
 from gamlens.retrieval import remember_readable
+from gamlens.retrieval.gallery import fingerprint
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 9])
@@ -46,3 +50,26 @@ def test_earlier_blocks_of_readable_images_are_kept(tmp_path: Path) -> None:
     assert list(found.earlier) == list(expected.earlier) == ["layer1", "layer2"]
     for name, h in expected.earlier.items():
         torch.testing.assert_close(found.earlier[name], h)
+
+
+def plain_fingerprint(model: nn.Module) -> str:
+    """As galleries of earlier versions have it: every value of every tensor is looked at, in plain steps."""
+    tensors = [t.detach() for t in (*model.parameters(), *model.buffers()) if t.is_floating_point() and t.numel()]
+    picked = [t.reshape(-1)[:: max(1, t.numel() // 64)][:64].double() for t in tensors]
+    digest = hashlib.sha256(",".join(f"{t.dtype}{tuple(t.shape)}" for t in tensors).encode())
+    digest.update(torch.cat(picked).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def test_the_fingerprint_of_a_model() -> None:
+    """Of layouts, types and shared weights of every kind; one value that changes is seen."""
+    shared = resnet18()
+    shared.layer1[0].conv1.weight = shared.layer1[0].conv2.weight
+    mixed = resnet18()
+    mixed.fc.half()
+    models = [resnet18(), resnet18().to(memory_format=torch.channels_last), resnet18().bfloat16(), shared, mixed]
+    for model in models:
+        assert fingerprint(model) == plain_fingerprint(model)
+    before = fingerprint(models[1])
+    models[1].conv1.weight.data[0, 0, 0, 0] += 1
+    assert fingerprint(models[1]) != before

@@ -16,6 +16,12 @@ def test_prefetch_keeps_order_and_passes_errors_on() -> None:
     assert list(grouped(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
+def test_a_single_item_needs_no_thread() -> None:
+    assert list(prefetch(lambda item: (item, threading.get_ident()), [3])) == [(3, (3, threading.get_ident()))]
+    assert all(where != threading.get_ident() for _, where in prefetch(lambda item: threading.get_ident(), [3, 4]))
+    assert list(prefetch(abs, [])) == []
+
+
 def test_batches_come_in_order() -> None:
     with BatchPrefetcher(lambda x: x * x, sum, batch_size=3, workers=4) as batches:
         assert not batches.is_ready

@@ -327,7 +327,7 @@ def _show_info(found: dict[str, Any]) -> None:
     size = found["bytes"] / 2**20
     rows = [
         ("images", str(found["images"])),
-        ("added", ", ".join(found["sources"]) or "nothing"),
+        ("added", _first_of(found["sources"])),
         ("columns", ", ".join(map(as_written, [*found["columns"], *OWN_COLUMNS]))),
         ("model", found["identity"].get("model", "?")),
         ("embedding", f"{found['dimension']} numbers at {found['identity'].get('embedding', '?')}"),
@@ -342,6 +342,12 @@ def _show_info(found: dict[str, Any]) -> None:
         count = len(found["bad"])
         head = f"{count} file{'s' * (count != 1)} could not be read:"
         say_rows((head,), [(_about_bad(path, reason),) for path, reason in found["bad"].items()])
+
+
+def _first_of(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - LINES_NAMED} more; --json has all" if len(names) > LINES_NAMED else ""
+    return ", ".join(names[:LINES_NAMED]) + more if names else "nothing"
 
 
 def _about_bad(path: str, reason: str) -> str:

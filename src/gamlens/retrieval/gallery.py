@@ -162,12 +162,27 @@ def lens_identity(lens: Lens) -> dict[str, str]:
 
 def fingerprint(model: nn.Module) -> str:
     """A hash of up to 64 values of every parameter and buffer, spread over it, and of their types and shapes."""
-    tensors = [t.detach() for t in chain(model.parameters(), model.buffers()) if t.is_floating_point() and t.numel()]
-    picked = [t.reshape(-1)[:: max(1, t.numel() // FINGERPRINT_VALUES)][:FINGERPRINT_VALUES].double() for t in tensors]
+    modules = list(model.modules())  # once: model.parameters() and model.buffers() take milliseconds, of every query
+    own = chain((m._parameters.values() for m in modules), (m._buffers.values() for m in modules))
+    every = {id(t): t for t in chain.from_iterable(own) if t is not None}  # shared ones count once
+    tensors = [t.detach() for t in every.values() if t.is_floating_point() and t.numel()]
+    picked = [_spread_values(t) for t in tensors]
     digest = hashlib.sha256(",".join(f"{t.dtype}{tuple(t.shape)}" for t in tensors).encode())
     if picked:
-        digest.update(torch.cat(picked).cpu().numpy().tobytes())
+        if len({t.dtype for t in picked}) > 1:  # cat would round to the narrower type on some versions of torch
+            picked = [t.double() for t in picked]
+        digest.update(torch.cat(picked).double().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _spread_values(t: Tensor) -> Tensor:
+    """Up to FINGERPRINT_VALUES values of a tensor, at equal distances in the order of its dimensions; no copy of it."""
+    count = t.numel()
+    step = max(1, count // FINGERPRINT_VALUES)
+    if t.is_contiguous():
+        return t.as_strided((min(FINGERPRINT_VALUES, -(-count // step)),), (step,), t.storage_offset())
+    places = torch.arange(0, count, step, device=t.device)[:FINGERPRINT_VALUES]
+    return t[torch.unravel_index(places, t.shape)]
 
 
 def weights_sha256(model: nn.Module) -> str:

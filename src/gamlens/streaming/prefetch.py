@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from gamlens.errors import GamlensError
@@ -25,11 +25,16 @@ def prefetch(
     """Yield (item, fn(item)) for each item, in order, while threads compute the next ones.
 
     Args:
-        fn: Called in a thread.
+        fn: Called in a thread, or in the calling thread if there is only one item.
         items: Read by the calling thread, at most `workers` + 1 items ahead of the one that is yielded.
         workers: How many threads there are; see `worker_count`.
     """
     source, count = iter(items), worker_count(workers)
+    first = list(islice(source, 2))
+    if len(first) < 2:  # nothing can be computed meanwhile, so threads would only cost time
+        yield from ((item, fn(item)) for item in first)
+        return
+    source = chain(first, source)
     with BatchPrefetcher(fn, lambda loaded: loaded[0], batch_size=1, workers=count) as batches:
         while True:
             for item in islice(source, count + 1 - len(batches.waiting)):
