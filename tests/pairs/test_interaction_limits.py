@@ -123,13 +123,6 @@ def test_a_baseline_that_was_changed_is_another_one() -> None:
     assert not torch.equal(pair.interactions(baseline=start).matrix, first)
 
 
-@pytest.fixture
-def _errors() -> Iterator[None]:
-    with warnings.catch_warnings(action="error"):
-        yield
-
-
-@pytest.mark.usefixtures("_errors")
 def test_a_baseline_of_inference_mode() -> None:
     """Such a tensor does not know whether it was changed, so nothing is reused for it."""
     pair = traced("max")
@@ -144,6 +137,13 @@ def test_a_baseline_of_inference_mode() -> None:
     assert not torch.allclose(pair.interactions(baseline=baseline).matrix, wanted.matrix)
 
 
+@pytest.fixture
+def _errors() -> Iterator[None]:
+    with warnings.catch_warnings(action="error"):
+        yield
+
+
+@pytest.mark.usefixtures("_errors")
 def test_what_torch_says_of_itself_is_hidden() -> None:
     """It does so once per process, when the derivatives are loaded: here in its place, with its words."""
     with tail._without_torch_warnings():

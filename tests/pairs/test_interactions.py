@@ -428,7 +428,7 @@ def test_overlapping_regions_share_a_cell() -> None:
         (lambda p: p.interactions().regions("x", most=-1), "most=-1: give a whole number of at least 1"),
         (lambda p: p.interactions().between({}, {}).sentences(0), "most=0"),
         (lambda p: p.interactions().between({"a": (90, 90, 99, 99)}, {}), "empty or outside"),
-        (lambda p: p.interactions().between({"a": torch.zeros(4, 4).bool()}, {}), "mask of 'a' is empty"),
+        (lambda p: p.interactions().between({"a": torch.zeros(64, 64).bool()}, {}), "mask of 'a' is empty"),
         (lambda p: p.interactions().between({"elsewhere": (0, 0, 9, 9)}, {}), "cannot be called"),
         (lambda p: p.interactions().between({"a": torch.ones(3, 3)}, {}), "neither a box"),
         (lambda p: p.interactions().between({"a": "left half"}, {}), "neither a box.*left half"),

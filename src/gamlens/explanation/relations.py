@@ -95,7 +95,7 @@ class GroupExplanation:
         pair_scores: The similarity of every two images, (k,k).
 
     Example:
-        >>> found = lens.group([photo, other, photo.rotate(90)], method="gam", n=1)
+        >>> found = lens.group([photo, other, photo.crop((0, 0, 99, 99))], method="gam", n=1)
         >>> found.images.maps.shape, found.pair_scores.shape
         (torch.Size([3, 224, 224]), torch.Size([3, 3]))
     """
