@@ -69,7 +69,7 @@ def test_a_page_of_an_earlier_run_that_is_replaced_is_told(photos: Path, tmp_pat
     for name in ("lion.jpg", "lion.jpg", "cheetah.jpg"):
         result = runner.invoke(app, ["classify", str(photos / name), "--out", str(tmp_path)])
         assert result.exit_code == 0, result.stderr
-        said.append("index.html of an earlier run was replaced; --out names another folder." in result.stderr)
+        said.append("index.html of an earlier run was replaced: give another folder to keep both." in result.stderr)
     assert said == [False, False, True]
 
 

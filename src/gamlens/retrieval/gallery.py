@@ -169,7 +169,7 @@ def fingerprint(model: nn.Module) -> str:
     picked = [_spread_values(t) for t in tensors]
     digest = hashlib.sha256(",".join(f"{t.dtype}{tuple(t.shape)}" for t in tensors).encode())
     if picked:
-        if len({t.dtype for t in picked}) > 1:  # cat would round to the narrower type on some versions of torch
+        if len({t.dtype for t in picked}) > 1:  # cat refuses float8 beside another type
             picked = [t.double() for t in picked]
         digest.update(torch.cat(picked).double().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -176,7 +176,7 @@ def test_a_page_of_other_contents_that_is_replaced_is_told(tmp_path: Path) -> No
     """Commands share a default folder: each writes the same index.html. The same page again is no loss."""
     for _ in range(2):
         write(Page("One", "", ()), tmp_path / PAGE_FILE)
-    with pytest.warns(GamlensWarning, match=r"index\.html of an earlier run was replaced; --out names another folder"):
+    with pytest.warns(GamlensWarning, match=r"index\.html of an earlier run was replaced: give another"):
         write(Page("Two", "", ()), tmp_path / PAGE_FILE)
     assert "Two" in (tmp_path / PAGE_FILE).read_text()
 

@@ -87,5 +87,5 @@ def write(page: Page, path: str | Path) -> Path:
             "folder exists, that you may write to it, and that the disk is not full."
         ) from error
     if other:
-        warn(f"{target} of an earlier run was replaced; --out names another folder.")
+        warn(f"{target} of an earlier run was replaced: give another folder to keep both.")
     return target
