@@ -192,7 +192,7 @@ def test_killed_at_any_line(name: str, plain: Path, lens: CountingLens) -> None:
 
 def test_killed_after_any_time(plain: Path, lens: CountingLens) -> None:
     """Also inside SQLite's commits, and while threads read."""
-    draw, ended = random.Random(1), []
+    draw, killed = random.Random(1), 0
 
     def changed(folder: Path) -> None:
         with Index.open(folder, lens) as index:
@@ -201,19 +201,21 @@ def test_killed_after_any_time(plain: Path, lens: CountingLens) -> None:
     folder = restored(plain) / "shop.gamlens"
     started = time.monotonic()
     assert child(lambda: changed(folder)) == 0
-    whole = time.monotonic() - started
-    for _ in range(MOMENTS):
+    longest = time.monotonic() - started
+    while killed < MOMENTS:
         folder = restored(plain) / "shop.gamlens"
         if (process := os.fork()) == 0:
             changed(folder)
             os._exit(0)
-        time.sleep(draw.uniform(0.0, 0.8 * whole))
+        time.sleep(draw.uniform(0.0, longest))
         os.kill(process, signal.SIGKILL)
-        ended.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+        if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL:
+            killed += 1
+        else:
+            longest *= 0.7  # it was done before, as on a machine that was busy when the time was taken
         is_sound(folder, lens)
         changed(folder)
         is_sound(folder, lens)
-    assert ended.count(-signal.SIGKILL) >= MOMENTS // 2
 
 
 def test_killed_while_an_index_is_made(lens: CountingLens, tmp_path: Path) -> None:
